@@ -1,0 +1,193 @@
+"""Content blocks: what a model reads of a result, as values."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias, cast
+
+from counterfoil.core.jsontext import JsonValue, clean_text, dumps, loads
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Plain text; lone surrogates become U+FFFD."""
+
+    text: str
+    type: ClassVar[str] = "text"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise TypeError(f"Text takes a str, got {type(self.text).__name__}; use Json(value) for data")
+        if not self.text.isascii():
+            object.__setattr__(self, "text", clean_text(self.text))
+
+
+class Json:
+    """A JSON value. It is kept as its JSON text, so that nobody can change it and it is encoded once."""
+
+    __slots__ = ("text",)
+    type: ClassVar[str] = "json"
+    text: str
+    """The JSON text, exactly as a model reads it."""
+
+    def __init__(self, value: object) -> None:
+        object.__setattr__(self, "text", dumps(value).decode())
+
+    @classmethod
+    def from_text(cls, text: str) -> Json:
+        """A block of JSON text that is known to be valid."""
+        block = cls.__new__(cls)
+        object.__setattr__(block, "text", text)
+        return block
+
+    @property
+    def value(self) -> JsonValue:
+        """The value, parsed anew at each read."""
+        return loads(self.text)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"Json is immutable; make a new block instead of setting {name!r}")
+
+    def __eq__(self, other: object) -> bool:
+        return self.text == other.text if isinstance(other, Json) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((Json, self.text))
+
+    def __repr__(self) -> str:
+        return f"Json({len(self.text)} characters)"
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return Json.from_text, (self.text,)
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image: its bytes and media type, such as ``image/png``."""
+
+    data: bytes
+    mime: str = "image/png"
+    type: ClassVar[str] = "image"
+
+
+@dataclass(frozen=True, slots=True)
+class Audio:
+    """A sound: its bytes and media type, such as ``audio/wav``."""
+
+    data: bytes
+    mime: str = "audio/wav"
+    type: ClassVar[str] = "audio"
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """Any other bytes, with media type and, if it has one, a name."""
+
+    data: bytes
+    mime: str = "application/octet-stream"
+    name: str | None = None
+    type: ClassVar[str] = "file"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A pointer to something that the model may know by its URI."""
+
+    uri: str
+    title: str | None = None
+    type: ClassVar[str] = "link"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A pointer to a text that is stored apart (contract 6), with what the model reads in its place."""
+
+    id: str
+    """The id under which the whole text is stored (a UUID)."""
+    size: int
+    """Bytes of the whole text in UTF-8."""
+    preview: str
+    """Head, a line that says what was left out, tail: exactly what the model reads."""
+    json: bool = False
+    """True when the whole text is the JSON of one value."""
+    type: ClassVar[str] = "kept"
+
+
+Block: TypeAlias = "Text | Json | Image | Audio | File | Link | Kept"
+"""One piece of content."""
+
+BLOCK_TYPES: tuple[type, ...] = (Text, Json, Image, Audio, File, Link, Kept)
+MEDIA: tuple[type, ...] = (Image, Audio, File)
+
+
+def block_text(block: Block) -> str:
+    """The block as text: media as a placeholder that names kind, media type and size in bytes."""
+    match block:
+        case Text():
+            return block.text
+        case Json():
+            return block.text
+        case Kept():
+            return block.preview
+        case Link():
+            return f"{block.title} <{block.uri}>" if block.title else block.uri
+        case File(name=str() as name):
+            return f"[file {name}, {block.mime}, {len(block.data)} bytes]"
+        case _:
+            return f"[{block.type}, {block.mime}, {len(block.data)} bytes]"
+
+
+def block_to_json(block: Block) -> dict[str, JsonValue]:
+    """The block as ``{"type": …}``; data in base64."""
+    match block:
+        case Text():
+            return {"type": "text", "text": block.text}
+        case Json():
+            return {"type": "json", "value": block.value}
+        case Link():
+            return {"type": "link", "uri": block.uri, "title": block.title}
+        case Kept():
+            return {
+                "type": "kept",
+                "id": block.id,
+                "size": block.size,
+                "preview": block.preview,
+                "json": block.json,
+            }
+        case _:
+            out: dict[str, JsonValue] = {
+                "type": block.type,
+                "data": base64.b64encode(block.data).decode(),
+                "mime": block.mime,
+            }
+            if isinstance(block, File):
+                out["name"] = block.name
+            return out
+
+
+def block_from_json(data: Mapping[str, JsonValue]) -> Block:
+    """The block that `block_to_json` wrote.
+
+    Raises:
+        ValueError: ``data`` is no block.
+    """
+    text = cast("Mapping[str, str]", data)
+    match data.get("type"):
+        case "text":
+            return Text(text["text"])
+        case "json":
+            return Json(data["value"])
+        case "link":
+            return Link(text["uri"], text.get("title"))
+        case "kept":
+            return Kept(text["id"], cast("int", data["size"]), text["preview"], bool(data.get("json")))
+        case "image":
+            return Image(base64.b64decode(text["data"]), text["mime"])
+        case "audio":
+            return Audio(base64.b64decode(text["data"]), text["mime"])
+        case "file":
+            return File(base64.b64decode(text["data"]), text["mime"], text.get("name"))
+        case other:
+            raise ValueError(f"expected a content block with a known type, got type {other!r}")

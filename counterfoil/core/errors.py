@@ -1,0 +1,135 @@
+"""What we raise at people, split by who must act.
+
+    CounterfoilError
+    ├── ToolError              a tool's author raises it: the model reads its message
+    ├── DefinitionError        the developer: a tool, agent or policy that cannot be used as written
+    ├── UsageError             the developer: a call of ours that makes no sense now
+    ├── RecordError            who asked: what the record says against it
+    │   ├── NotFound           no such thing for this tenant
+    │   ├── Conflict           another one was first
+    │   │   └── DecisionConflict
+    │   ├── NotPending         no decision is awaited
+    │   └── InvalidInput       an edit that schema or policy refuses
+    └── OperatorError          who runs the program
+        ├── StoreError         the store cannot be read or written
+        ├── Fenced             another worker drives this run now
+        └── ModelError         the model could not be asked, or its answer not be used
+"""
+
+from __future__ import annotations
+
+from counterfoil.core.jsontext import JsonValue, normal
+from counterfoil.core.outcome import RESERVED_CODES
+
+
+class CounterfoilError(Exception):
+    """The root of everything that we raise."""
+
+
+class ToolError(CounterfoilError):
+    """A failure that a tool's author raises: its message is written for the model and reaches it whole.
+
+    Args:
+        message: what the model reads.
+        code: an integer of the author's own, outside 4000 to 5999.
+        retryable: whether the same call may succeed later; None when unknown.
+        data: JSON for programs; part of the outcome.
+        details: JSON for logs, timeline and replay.
+        narration: one sentence for a person.
+
+    Raises:
+        ValueError: the code is one of ours.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        code: int | None = None,
+        retryable: bool | None = None,
+        data: object = None,
+        details: object = None,
+        narration: str | None = None,
+    ) -> None:
+        check_own_code(code)
+        super().__init__(message)
+        self.message = str(message)
+        self.code = code
+        self.retryable = retryable
+        self.data: JsonValue = normal(data)
+        self.details: JsonValue = normal(details)
+        self.narration = narration
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Exceptions rebuild themselves from `args`; ours takes more than the message (process isolation pickles it).
+        return type(self), (self.message, self.code, self.retryable, self.data, self.details, self.narration)
+
+
+def check_own_code(code: int | None) -> None:
+    """Refuse an author's code that is one of the gateway's.
+
+    Raises:
+        ValueError: it is, or it is no integer.
+    """
+    if code is None:
+        return
+    if isinstance(code, bool) or not isinstance(code, int):
+        raise ValueError(f"expected an integer code, got {code!r}; give a number outside 4000 to 5999")
+    if code in RESERVED_CODES:
+        raise ValueError(f"code {code} is one of the gateway's own (4000 to 5999); choose one outside")
+
+
+class DefinitionError(CounterfoilError, ValueError):
+    """A tool, agent or policy cannot be used as written; the message names it and says what to change."""
+
+
+class UsageError(CounterfoilError, RuntimeError):
+    """A call makes no sense now, such as using a Runtime that is closed; the message says what to do."""
+
+
+class RecordError(CounterfoilError):
+    """What was asked contradicts the record."""
+
+
+class NotFound(RecordError, LookupError):
+    """There is no such thing for this tenant; what belongs to another tenant does not exist."""
+
+
+class Conflict(RecordError):
+    """Another one was first: an interaction has an open run, or a key was used for another request."""
+
+
+class DecisionConflict(Conflict):
+    """The call was already decided, and differently; the first decision stands."""
+
+
+class NotPending(RecordError):
+    """No decision exists and none is awaited: the call is unknown, expired, cancelled or settled otherwise."""
+
+
+class InvalidInput(RecordError, ValueError):
+    """An edited input that the schema or the policy refuses; the call stays pending."""
+
+
+class OperatorError(CounterfoilError):
+    """Whoever runs the program must act."""
+
+
+class StoreError(OperatorError):
+    """The store cannot be opened, read or written."""
+
+
+class Fenced(OperatorError):
+    """Another worker holds this run now: this one's write was refused and nothing was written."""
+
+
+class ModelError(OperatorError):
+    """The model could not be asked, or answered with what cannot be used.
+
+    Args:
+        message: for the operator; holds no secret.
+        retryable: whether asking again may help.
+    """
+
+    def __init__(self, message: str, *, retryable: bool = False) -> None:
+        super().__init__(message)
+        self.retryable = retryable
