@@ -81,7 +81,11 @@ class House:
 
     def faults(self, imports: dict[str, set[str]]) -> list[str]:
         """Sentences on what is wrong with these imports, file to files; none where all is well."""
-        found = [f"{file} has no floor: give it a line in the map" for file in sorted(imports) if self._unknown(file)]
+        found = [
+            f"{file} has no floor: give it a line in the map"
+            for file in sorted(imports)
+            if self._unknown(file)
+        ]
         for importer in sorted(imports):
             for imported in sorted(imports[importer]):
                 found += self._edge(importer, imported)
@@ -96,7 +100,7 @@ class House:
 
     def _edge(self, importer: str, imported: str) -> list[str]:
         above, below = room_of(importer, self.rooms), room_of(imported, self.rooms)
-        if below is None:
+        if below is None or self._unknown(importer):
             return []  # a bare package holds nothing; a file without a floor is a fault already
         if above is None:
             return [f"{importer} holds no code, yet it imports {imported}"]
@@ -106,12 +110,16 @@ class House:
         if above.floor <= below.floor:
             found.append(f"{importer} ({above.floor}) imports {imported} ({below.floor}): only lower floors")
         if importer.startswith("adapters/") and not _among(imported, self.adapters_know):
-            found.append(f"{importer} imports {imported}: an adapter knows core, effects, render, schema, tool, ports")
+            found.append(
+                f"{importer} imports {imported}: an adapter knows core, effects, render, schema, tool, ports"
+            )
         if importer.startswith("doors/") and importer not in self.names_adapters:
             if not _among(imported, self.doors_know):
                 found.append(f"{importer} imports {imported}: a door knows runtime and core's views")
         elif imported.startswith("adapters/") and importer not in self.names_adapters:
-            found.append(f"{importer} imports {imported}: only {' and '.join(self.names_adapters)} name adapters")
+            found.append(
+                f"{importer} imports {imported}: only {' and '.join(self.names_adapters)} name adapters"
+            )
         return found
 
 
@@ -142,7 +150,9 @@ class Floors(Contract):
     def check(self, graph: grimp.ImportGraph, verbose: bool) -> ContractCheck:
         paths = {_module(file): file for file in files()}
         imports = {
-            paths[module]: {paths[other] for other in graph.find_modules_directly_imported_by(module) if other in paths}
+            paths[module]: {
+                paths[other] for other in graph.find_modules_directly_imported_by(module) if other in paths
+            }
             for module in graph.modules
             if module in paths
         }

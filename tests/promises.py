@@ -1,7 +1,7 @@
 """What was promised, what a test proves, and what has a reason not to be proved here.
 
-The promises are the ids of tests/cases.toml and tests/laws.toml. A test carries the ids that it proves as marks of
-tests/marks.py. tests/not_here.toml holds a reason for each id that has no test.
+The promises are the ids of tests/cases.toml and tests/laws.toml. A test carries the ids that it proves as
+marks of tests/marks.py. tests/not_here.toml holds a reason for each id that has no test.
 """
 
 import ast
@@ -50,7 +50,9 @@ def marked(mark: str) -> dict[str, set[str]]:
 def _marks(tree: ast.Module, mark: str) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _name(node.func) == mark:
-            yield from (arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str))
+            yield from (
+                arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)
+            )
 
 
 def _name(node: ast.expr) -> str:

