@@ -1,0 +1,157 @@
+"""What waits for a person, and the one rule by which decisions count (contract 7.2)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, TypeAlias, cast
+
+from counterfoil.core.errors import DecisionConflict, NotPending
+from counterfoil.core.jsontext import JsonValue
+from counterfoil.core.turn import moment
+
+ApprovalKind: TypeAlias = Literal["approval", "question", "interrupted"]
+Choice: TypeAlias = Literal["approve", "reject", "rerun", "record", "answer"]
+
+CHOICES: Mapping[str, frozenset[str]] = {
+    "approval": frozenset({"approve", "reject"}),
+    "question": frozenset({"answer", "reject"}),
+    "interrupted": frozenset({"rerun", "record"}),
+}
+"""Which decisions each kind of approval can be given."""
+
+
+def input_digest(tool_name: str, effective: bytes) -> str:
+    """SHA-256 (hex) that binds a decision to the tool and the exact effective input, as JSON bytes."""
+    return hashlib.sha256(tool_name.encode("utf-8", "replace") + b"\x00" + effective).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """A call that waits for a person."""
+
+    id: str
+    kind: ApprovalKind
+    run_id: str
+    call_id: str
+    tool_name: str
+    input: JsonValue
+    """What the model asked for, parsed."""
+    effective_input: JsonValue
+    """What would run: after guards."""
+    digest: str
+    """Binds a decision to exactly this tool and effective input."""
+    rule: str | None
+    """The policy's rule that asks; None where the tool itself does."""
+    reason: str | None
+    requested_at: datetime
+    expires_at: datetime | None = None
+    after: str | None = None
+    """The id of an earlier approval of the same call that this one replaces."""
+    agent: str = ""
+    tenant: str = "default"
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """The approval by field, in camelCase."""
+        return {
+            "id": self.id,
+            "kind": self.kind,
+            "runId": self.run_id,
+            "callId": self.call_id,
+            "toolName": self.tool_name,
+            "input": self.input,
+            "effectiveInput": self.effective_input,
+            "digest": self.digest,
+            "rule": self.rule,
+            "reason": self.reason,
+            "requestedAt": self.requested_at.isoformat(),
+            "expiresAt": self.expires_at.isoformat() if self.expires_at else None,
+            "after": self.after,
+            "agent": self.agent,
+            "tenant": self.tenant,
+        }
+
+
+def approval_from_json(data: Mapping[str, JsonValue]) -> Approval:
+    """The approval that ``to_json`` wrote."""
+    text = cast("Mapping[str, str]", data)
+    return Approval(
+        id=text["id"],
+        kind=cast("ApprovalKind", data["kind"]),
+        run_id=text["runId"],
+        call_id=text["callId"],
+        tool_name=text["toolName"],
+        input=data["input"],
+        effective_input=data["effectiveInput"],
+        digest=text["digest"],
+        rule=text["rule"],
+        reason=text["reason"],
+        requested_at=datetime.fromisoformat(text["requestedAt"]),
+        expires_at=datetime.fromisoformat(text["expiresAt"]) if data["expiresAt"] else None,
+        after=text["after"],
+        agent=text["agent"],
+        tenant=text["tenant"],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a person decided about one call."""
+
+    choice: Choice
+    by: str | None
+    reason: str | None = None
+    input: bytes | None = None
+    """JSON bytes of an edited effective input; approve alone."""
+    digest: str | None = None
+    """What the person saw; None: whatever is pending."""
+    value: JsonValue = None
+    """The answer's text, or the recorded result as JSON."""
+    at: int = 0
+    """Microseconds since 1970, UTC."""
+
+    def same_as(self, other: Decision) -> bool:
+        """An equal repeat: same choice, same input, same value; author, reason and time do not count."""
+        return (self.choice, self.input, self.value) == (other.choice, other.input, other.value)
+
+
+def settle(approval: Approval, first: Decision | None, new: Decision, *, open_: bool) -> bool:
+    """Whether ``new`` is the one decision that counts.
+
+    Args:
+        approval: what waits, or waited.
+        first: the decision on record, if there is one.
+        new: what came now.
+        open_: the call still awaits a decision (not cancelled, expired or settled otherwise).
+
+    Returns:
+        True: put it on record. False: an equal repeat; acknowledge it and change nothing.
+
+    Raises:
+        DecisionConflict: it differs from the decision on record, or was made for another input.
+        NotPending: no decision exists and none is awaited.
+    """
+    if first is not None:
+        if first.same_as(new) and new.digest in (None, first.digest, approval.digest):
+            return False
+        raise DecisionConflict(
+            f"call {approval.call_id} of run {approval.run_id} was decided before ({first.choice} by {first.by or '?'}); "
+            "the first decision stands"
+        )
+    if not open_:
+        raise NotPending(
+            f"call {approval.call_id} of run {approval.run_id} awaits no decision any more; list the approvals that do"
+        )
+    if approval.expires_at is not None and moment(new.at) >= approval.expires_at:
+        raise NotPending(f"the approval of call {approval.call_id} expired at {approval.expires_at.isoformat()}")
+    if new.choice not in CHOICES[approval.kind]:
+        wanted = " or ".join(sorted(CHOICES[approval.kind]))
+        raise NotPending(f"call {approval.call_id} waits for {wanted}, not for {new.choice}")
+    if new.digest is not None and new.digest != approval.digest:
+        raise DecisionConflict(
+            f"the decision was made for another input (digest {new.digest[:12]}…, "
+            f"pending {approval.digest[:12]}…); read the approval again"
+        )
+    return True

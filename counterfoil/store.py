@@ -1,0 +1,297 @@
+"""Port: the record. Each method is one transaction; `counterfoil.testing.store_suite` says what a store must do.
+
+A store keeps, for each interaction, an append-only log of entries with a hash chain (core.codec), and beside it what it
+needs to refuse a write that would break a law: the run rows (status, owner, epoch), the approvals, which calls have
+starts and results. Everything that people read is a fold of the entries (core.record).
+
+A write by a run's driver names its lease; when another worker has claimed the run since, the store raises `Fenced` and
+writes nothing. Every read and write of a record carries a tenant; another tenant's is `NotFound`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from counterfoil.core.approval import Approval, Decision
+from counterfoil.core.entries import Entry
+from counterfoil.core.report import ToolErrorReport
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A process, told apart from a later one with the same pid by its start time."""
+
+    host: str
+    pid: int
+    started: int
+    """Start time of the process in the kernel's ticks since boot."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """What the store knows of a run without folding its entries."""
+
+    run_id: str
+    interaction_id: str
+    tenant: str
+    agent: str
+    status: str
+    """running, paused, completed, limited, cancelled or failed."""
+    ended_by: str | None
+    epoch: int
+    """Grows with each claim; a write that names an older one is fenced."""
+    owner: Owner | None
+    runnable: bool
+    """Something happened that a driver must see: the outbox."""
+    created_at: int
+    """Microseconds since 1970, UTC."""
+    updated_at: int
+    wake_at: int | None = None
+    """When a driver must look at a paused run though nobody decided: the earliest expiry of an approval."""
+    key: str | None = None
+    parent: str | None = None
+    pool: str = "default"
+    priority: int = 0
+    not_before: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to write a run: its row's epoch at the claim."""
+
+    tenant: str
+    run_id: str
+    interaction_id: str
+    epoch: int
+
+
+@dataclass(slots=True)
+class NewRun:
+    """What `Store.create` puts on record."""
+
+    tenant: str
+    run_id: str
+    interaction_id: str
+    new_interaction: bool
+    """False: the interaction must exist for the tenant."""
+    agent: str
+    entries: Sequence[Entry]
+    """The run's first entries: a RunEntry and its message."""
+    created_at: int
+    owner: Owner | None = None
+    """Given: the run is created claimed, at epoch 1. None: it is runnable, at epoch 0."""
+    key: str | None = None
+    """A repeat with this key returns the first run (in the tenant)."""
+    key_digest: str | None = None
+    """Digest of the request; the same key with another digest is a Conflict."""
+    pool: str = "default"
+    priority: int = 0
+    not_before: int | None = None
+    parent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StatusChange:
+    """A commit that leaves the run's row otherwise. Any status but ``running`` gives up the lease (owner None)."""
+
+    status: str
+    ended_by: str | None = None
+    wake_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeptText:
+    """A text that is stored apart, once, under an id (contract 6)."""
+
+    id: str
+    text: str
+    """Holds no lone surrogate."""
+    size: int
+    """Bytes in UTF-8."""
+    digest: str
+    """SHA-256 (hex) of the UTF-8 bytes."""
+
+
+class Behind(Exception):  # noqa: N818  # a signal between loop and store, not an error of anybody's
+    """The commit expected the last entry to be another one: somebody else's entry must be read first. Nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRow:
+    """One entry exactly as it lies in the store, for `verify`."""
+
+    tenant: str
+    interaction_id: str
+    entry: int
+    run_id: str
+    """From the row's own columns, not from the body."""
+    kind: str
+    sequence: int
+    width: int
+    body: bytes
+    content: bytes | None
+    erased_at: int | None
+    hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The tip of an interaction's chain."""
+
+    tenant: str
+    interaction_id: str
+    entry: int
+    hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRange:
+    """A piece of a text kept apart."""
+
+    text: str
+    offset: int
+    """In characters."""
+    total: int
+    """Characters of the whole text."""
+    size: int
+    """Bytes of the whole text."""
+    erased_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportFilter:
+    """Which error reports to read; None leaves a field open. The tenant is never open."""
+
+    run_id: str | None = None
+    tool_name: str | None = None
+    code: int | None = None
+    since: int | None = None
+    """Microseconds since 1970, UTC."""
+    limit: int = 100
+
+
+class Store(Protocol):
+    """The record. One object may be used by many runs of one event loop at once."""
+
+    async def open(self) -> None:
+        """Make it ready; bring an older schema up to date where that is safe. Raises StoreError."""
+
+    async def close(self) -> None:
+        """Let go of it; what was acknowledged is durable."""
+
+    async def create(self, new: NewRun) -> tuple[RunRow, bool]:
+        """Put a run on record: interaction, row and entries.
+
+        Returns:
+            The row, and True; or, for a key used before with the same digest, the first run's row and False.
+
+        Raises:
+            NotFound: the interaction does not exist for the tenant.
+            Conflict: the interaction has an open root run, or the key was used for another request.
+        """
+
+    async def claim(self, row: RunRow, owner: Owner) -> Lease | None:
+        """Take the run over if its row still has ``row.epoch``: epoch + 1, this owner, not runnable, status running.
+
+        Returns:
+            The lease, or None when somebody else was first or the run has ended.
+        """
+
+    async def commit(
+        self,
+        lease: Lease,
+        entries: Sequence[Entry],
+        *,
+        change: StatusChange | None = None,
+        reports: Sequence[ToolErrorReport] = (),
+        kept: Sequence[KeptText] = (),
+        expect: int | None = None,
+    ) -> int:
+        """Append the driver's entries, all or none; sets ``entry`` and ``sequence`` of each.
+
+        Laws that it keeps: a StartEntry is the only one of its (run, step, index, attempt), its call has no result, and
+        the approval that it names was decided approve or rerun and is consumed by it, once. A ResultEntry is the only
+        one of its call and names the attempt of the call's newest start (0 where there is none). A WaitingEntry
+        opens an approval; a ResultEntry closes what is still open for its call. An end closes the interaction's open run.
+
+        Args:
+            expect: the interaction's last entry must have this number, else Behind.
+
+        Returns:
+            The number of the interaction's last entry, now the last of ``entries``.
+
+        Raises:
+            Fenced: another worker holds the run, or a law above would break.
+            Behind: see ``expect``.
+        """
+
+    async def post(self, tenant: str, run_id: str, entry: Entry) -> RunRow:
+        """Append an entry by somebody who does not drive the run (a queued message, a cancel) and make it runnable.
+
+        A CancelEntry on a run that has ended appends nothing. Returns the row as it was before.
+        """
+
+    async def decide(self, tenant: str, run_id: str, call_id: str, decision: Decision) -> tuple[Approval, bool]:
+        """Settle the newest approval of the call by `core.approval.settle`, in one transaction; make the run runnable.
+
+        Returns:
+            The approval, and whether this decision is the first (False: an equal repeat).
+
+        Raises:
+            NotFound, NotPending, DecisionConflict
+        """
+
+    async def run(self, tenant: str, run_id: str) -> RunRow:
+        """The run's row. Raises NotFound."""
+
+    async def runs(
+        self,
+        tenant: str,
+        *,
+        status: str | None = None,
+        agent: str | None = None,
+        interaction_id: str | None = None,
+        limit: int = 50,
+        before: str | None = None,
+    ) -> list[RunRow]:
+        """Runs of the tenant, newest first; ``before``: a run id to go on from."""
+
+    async def open_runs(self, agents: Sequence[str], pool: str | None = None) -> list[RunRow]:
+        """Every unfinished run of these agents, of all tenants: for the worker's sweep alone, never for a reader."""
+
+    async def entries(self, tenant: str, interaction_id: str, after: int = 0) -> list[Entry]:
+        """The interaction's entries with a number over ``after``, in order of arrival. Raises NotFound."""
+
+    async def approvals(self, tenant: str, run_id: str | None = None) -> list[Approval]:
+        """What waits for a decision, oldest first; expired ones are left to the reader's clock."""
+
+    async def reports(self, tenant: str, where: ReportFilter = ReportFilter()) -> list[ToolErrorReport]:  # noqa: B008  # frozen
+        """Error reports, newest first."""
+
+    async def kept(self, tenant: str, kept_id: str, offset: int = 0, limit: int | None = None) -> KeptRange:
+        """Characters of a text kept apart; reads no more than the range needs. Raises NotFound."""
+
+    async def erase(self, tenant: str, run_id: str, at: int) -> int:
+        """Erase the content of an ended run: entries' contents, texts kept apart, reports. Digests and sizes stay.
+
+        Returns:
+            How many contents were erased.
+
+        Raises:
+            NotFound
+            Conflict: the run has not ended.
+        """
+
+    def rows(self) -> AsyncIterator[StoredRow]:
+        """Every entry of the store, by interaction and number: for `verify`."""
+
+    def kept_texts(self) -> AsyncIterator[tuple[str, str, bytes | None, int, str]]:
+        """(tenant, id, UTF-8 bytes or None when erased, size, digest) of every text kept apart: for `verify`."""
+
+    async def heads(self) -> list[Head]:
+        """The tip of every interaction's chain."""
+
+    async def version(self) -> object:
+        """A value that differs after any process has written to the store; cheap, for pollers."""
