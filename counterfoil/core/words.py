@@ -1,0 +1,151 @@
+"""Reader: the MODEL. Every sentence that we say to a model, and only here.
+
+A sentence about a failure says what happened, whether anything ran, and what to do next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from counterfoil.core.outcome import ErrorCode
+
+READ_RESULT = "read_result"
+"""The built-in tool that reads a result kept apart."""
+
+REJECTION_FALLBACK = "No reason was given."
+"""Stands in for a person's words where there are none."""
+
+FAILURE: Mapping[int, str] = {
+    ErrorCode.INVALID_JSON: "The arguments of {tool} are not a JSON object: {reason}. Nothing ran. Call it again with valid JSON.",
+    ErrorCode.UNKNOWN_TOOL: "There is no tool named {tool}. Nothing ran.{hint}",
+    ErrorCode.NOT_OFFERED: "The tool {tool} exists but is not available in this turn. Nothing ran. Use the tools that were offered.",
+    ErrorCode.INVALID_INPUT: "The arguments of {tool} do not fit. Nothing ran.{complaints}\nCorrect them and call it again.",
+    ErrorCode.TIMEOUT: "{tool} took longer than {seconds:g} seconds and was given up. {effect}",
+    ErrorCode.APPROVAL_EXPIRED: "{tool} needed a person's approval and nobody decided in time. Nothing ran.",
+    ErrorCode.OUTPUT_TOO_LARGE: "{tool} ran, but gave {size} bytes where at most {limit} are allowed. Its output was discarded. Ask for less.",
+    ErrorCode.UNRENDERABLE_OUTPUT: "{tool} ran, but what it returned cannot be shown. This is a fault of the tool; its effect may stand.",
+    ErrorCode.LIMIT_REACHED: "{tool} was not run: the limit of {limit} is reached. Nothing ran.",
+    ErrorCode.TOOL_ERROR: "{tool} failed with {error}. It had begun to run, so it may have had an effect.",
+    ErrorCode.INTERRUPTED: "{tool} was interrupted while it ran. Nobody can say whether it had its effect: check before you call it again.",
+    ErrorCode.GUARD_ERROR: "{tool} was refused because a check of the application failed. {effect}",
+    ErrorCode.POLICY_ERROR: "{tool} was refused because its policy could not be evaluated. Nothing ran.",
+    ErrorCode.CHILD_FAILED: "The task that {tool} handed on did not come to its end: {reason}. It may have had effects.",
+}
+"""One sentence for each row of the code table."""
+
+NOTHING_RAN = "Nothing ran."
+MAY_HAVE_RUN = "It may have had an effect, and it may still be running: check before you call it again."
+HAS_ENDED = "It ran to an end, so its effect may stand."
+
+
+def failure(code: ErrorCode, tool: str, **values: object) -> str:
+    """The sentence for a failure of the gateway's."""
+    return FAILURE[code].format(tool=tool, **values)
+
+
+def close_matches(names: Sequence[str], offered: Sequence[str]) -> str:
+    """What to say of names near an unknown one, with a space before it."""
+    if names:
+        return f" Did you mean {' or '.join(names)}?"
+    return f" The tools are: {', '.join(offered)}." if offered else " No tools are offered."
+
+
+def complaints(rows: Sequence[tuple[str, str, str]]) -> str:
+    """What a schema refuses, a line for each (path, expected, got)."""
+    return "".join(f"\n- {path or 'arguments'}: expected {expected}, got {got}" for path, expected, got in rows)
+
+
+def tool_error(tool: str, error: str) -> str:
+    """What a model reads of an exception: the tool's name and the exception's class alone."""
+    return failure(ErrorCode.TOOL_ERROR, tool, error=error)
+
+
+def rejected(tool: str, reason: str | None) -> str:
+    """A person refused."""
+    why = f"The reason given: {reason}" if reason else REJECTION_FALLBACK
+    return f"A person refused this call of {tool}. Nothing ran. {why} Do not try the same call again."
+
+
+def repeat_blocked(tool: str) -> str:
+    """The very call that a person refused before."""
+    return f"A person refused this very call of {tool} before in this run. Nothing ran. Do not try it again."
+
+
+def denied(tool: str, reason: str | None) -> str:
+    """A policy refused."""
+    return f"The policy does not allow this call of {tool}. Nothing ran." + (f" {reason}" if reason else "")
+
+
+def skipped(tool: str, reason: str) -> str:
+    """A guard passed the call over."""
+    return f"{tool} was skipped by the application. Nothing ran." + (f" {reason}" if reason else "")
+
+
+def duplicate(tool: str) -> str:
+    """The same id with the same input in one turn."""
+    return f"This call of {tool} repeats another one of the same turn, with the same id and input. Nothing ran; see the other result."
+
+
+def cut_off(tool: str) -> str:
+    """A call of a turn that its token limit cut off."""
+    return f"{tool} was not run: the answer was cut off by its token limit, so its calls may be incomplete. Nothing ran. Try again, in shorter steps."
+
+
+def cancelled(tool: str, *, started: bool, ended: bool = False) -> str:
+    """The caller ended the run."""
+    if not started:
+        return f"The run was cancelled before {tool} began. Nothing ran."
+    if ended:
+        return f"The run was cancelled while {tool} ran; it was stopped before its end. It may have had an effect."
+    return f"The run was cancelled while {tool} ran, and it did not stop in time. {MAY_HAVE_RUN}"
+
+
+def edited(tool: str, arguments: str) -> str:
+    """A line before the result of a call whose input a person changed."""
+    return f"[A person changed the arguments of {tool} before it ran: {arguments}]"
+
+
+def left_out(size: int, call_id: str, total: int) -> str:
+    """The line between head and tail of a text that is kept apart."""
+    return (
+        f"\n\n[{size} of {total} bytes are left out here. "
+        f'To read on: {READ_RESULT}(call_id="{call_id}", offset=…, limit=…) in characters, or with pattern="…".]\n\n'
+    )
+
+
+def output_mismatch(problem: str) -> str:
+    """The answer does not have the form that was asked for."""
+    return f"The answer does not have the required form: {problem} Answer again in that form."
+
+
+READ_RESULT_DESCRIPTION = (
+    "Read a result that was too long to be shown whole. Give the call_id that stands in the shortened text. "
+    "Without pattern: the characters from offset, limit of them. With pattern (RE2 syntax): the lines that match."
+)
+
+
+def read_result_unknown(call_id: str) -> str:
+    """No such result for this reader."""
+    return f"There is no result of a call {call_id} that you can read. Use the call_id that the shortened text names."
+
+
+def read_result_slice(text: str, offset: int, total: int) -> str:
+    """A slice with its place."""
+    end = offset + len(text)
+    more = f" To read on, use offset={end}." if end < total else ""
+    return f"[Characters {offset} to {end} of {total}.{more}]\n{text}"
+
+
+def read_result_lines(lines: Sequence[tuple[int, str]], *, more: bool) -> str:
+    """Matching lines with the character offset of each."""
+    if not lines:
+        return "[No line matches.]"
+    body = "\n".join(f"{offset}: {line}" for offset, line in lines)
+    return f"[Matching lines, each after the character offset at which it begins.]\n{body}" + (
+        "\n[More lines match; go on from the last offset.]" if more else ""
+    )
+
+
+def elided(call_id: str, size: int) -> str:
+    """An old result that left the request to fit the context."""
+    return f'[{size} bytes of this result are left out to save space. To read it: {READ_RESULT}(call_id="{call_id}").]'

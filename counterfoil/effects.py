@@ -1,0 +1,52 @@
+"""All that may differ when a run is driven again: time, ids, sleep, and the points where tests kill the process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+
+_uuid_state = [0, 0]
+"""Last millisecond and counter of `uuid7`: ids of one process increase strictly."""
+
+
+def uuid7(now_us: int, random: bytes) -> str:
+    """A UUID of version 7 (RFC 9562, section 5.7; a 12-bit counter in rand_a keeps one process's ids in order)."""
+    ms = max(now_us // 1000, _uuid_state[0])
+    count = _uuid_state[1] + 1 if ms == _uuid_state[0] else 0
+    if count > 0xFFF:
+        ms, count = ms + 1, 0
+    _uuid_state[0], _uuid_state[1] = ms, count
+    tail = int.from_bytes(random[:8], "big") & 0x3FFF_FFFF_FFFF_FFFF
+    text = f"{(ms & 0xFFFF_FFFF_FFFF) << 80 | 0x7000 << 64 | count << 64 | 0x8000_0000_0000_0000 | tail:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+class Effects:
+    """The real ones. Tests use `counterfoil.testing.FrozenEffects`."""
+
+    __slots__ = ("probe",)
+
+    def __init__(self) -> None:
+        self.probe: Callable[[str], None] | None = None
+        """Called with a point's name before and after every store call and body; a test may kill the process there."""
+
+    def now(self) -> int:
+        """Microseconds since 1970, UTC."""
+        return time.time_ns() // 1000
+
+    def clock(self) -> float:
+        """Seconds of a clock that never goes back."""
+        return time.perf_counter()
+
+    def new_id(self) -> str:
+        """A new UUID of version 7."""
+        return uuid7(self.now(), os.urandom(8))
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        await asyncio.sleep(seconds)
+
+
+REAL = Effects()

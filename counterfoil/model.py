@@ -1,0 +1,160 @@
+"""Port: a model. A request goes in, events come out; the last one is the finished turn."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeAlias
+
+from counterfoil.core.entries import MessageEntry, ResultEntry, TurnEntry
+from counterfoil.core.jsontext import JsonValue, loads
+from counterfoil.core.turn import NO_USAGE, Usage
+
+Item: TypeAlias = "MessageEntry | TurnEntry | ResultEntry"
+"""What a request holds, in reading order: messages, the model's turns, and each call's result."""
+
+StopReason: TypeAlias = Literal["end", "calls", "length", "refusal", "other"]
+"""Why a turn ended. ``length``: cut off by its token limit; none of its calls runs (contract 2.1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A tool as a model is offered it."""
+
+    name: str
+    description: str
+    input_schema: dict[str, JsonValue]
+    """JSON Schema of the arguments: an object."""
+
+
+@dataclass(slots=True, eq=False)
+class ModelRequest:
+    """What a model is asked. Everything in it is the model's half: no details, no narration, no other thread."""
+
+    instructions: str
+    """The system text; may be empty."""
+    history: Sequence[Item]
+    """The conversation. It may grow after this request: only the first ``length`` items belong to it."""
+    length: int
+    tools: tuple[Offer, ...]
+    run_id: str = ""
+    turns: int = 0
+    """Model turns that this run has in the request."""
+    tool_choice: Literal["auto", "required", "none"] = "auto"
+    output_schema: dict[str, JsonValue] | None = None
+    """JSON Schema that the answer should have, where the agent has an output type."""
+    elided: frozenset[int] = frozenset()
+    """Positions in ``items`` of results that are shown as a pointer, to fit the context budget."""
+    parameters: dict[str, JsonValue] = field(default_factory=dict)
+    """The agent's own settings for the provider, such as temperature."""
+
+    @property
+    def items(self) -> Sequence[Item]:
+        """The items of this request."""
+        return self.history if len(self.history) == self.length else self.history[: self.length]
+
+    @property
+    def messages(self) -> list[dict[str, JsonValue]]:
+        """The request as plain dicts: ``role``, ``content``, ``tool_calls`` [{id, name, arguments, arguments_raw}],
+        ``tool_call_id``, ``tool_name``, ``error``."""
+        out: list[dict[str, JsonValue]] = []
+        if self.instructions:
+            out.append({"role": "system", "content": self.instructions})
+        for item in self.items:
+            match item:
+                case MessageEntry():
+                    out.append({"role": "user" if item.author_type == "Human" else "system", "content": item.text})
+                case TurnEntry():
+                    message: dict[str, JsonValue] = {"role": "assistant", "content": item.text or None}
+                    if item.calls:
+                        message["tool_calls"] = [
+                            {
+                                "id": c.call_id,
+                                "name": c.tool_name,
+                                "arguments": arguments_of(c.raw),
+                                "arguments_raw": c.raw,
+                            }
+                            for c in item.calls
+                        ]
+                    out.append(message)
+                case _:
+                    text = item.result.model_output
+                    out.append({
+                        "role": "tool",
+                        "content": text,
+                        "tool_call_id": item.call_id,
+                        "tool_name": item.tool_name,
+                        "error": text if item.result.is_error else None,
+                    })
+        return out
+
+
+def arguments_of(raw: str) -> JsonValue:
+    """A call's arguments as a JSON object; ``{}`` where the text is none (the raw text stands beside it)."""
+    try:
+        value = loads(raw)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """A piece of the turn's text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """A piece of the turn's visible reasoning."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallDelta:
+    """A piece of a call's arguments."""
+
+    index: int
+    tool_name: str | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """A call as the provider gave it."""
+
+    id: str | None
+    """None or empty where the provider gives none; may repeat."""
+    name: str
+    arguments: str | None
+    """The JSON text, untouched."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTurn:
+    """The finished turn."""
+
+    text: str = ""
+    calls: tuple[ModelCall, ...] = ()
+    stop: StopReason = "end"
+    usage: Usage = NO_USAGE
+    model: str = ""
+    """The model's name, as the provider reports it."""
+    reasoning: JsonValue = None
+    """Opaque items that this provider wants back."""
+
+
+ModelEvent: TypeAlias = "TextDelta | ReasoningDelta | CallDelta | ModelTurn"
+
+
+class Model(Protocol):
+    """Anything that answers requests."""
+
+    def respond(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        """The answer as events: deltas in any number, then one ModelTurn, the last.
+
+        Raises:
+            ModelError: it could not be asked; ``retryable`` says whether asking again may help.
+        """
