@@ -81,11 +81,7 @@ class House:
 
     def faults(self, imports: dict[str, set[str]]) -> list[str]:
         """Sentences on what is wrong with these imports, file to files; none where all is well."""
-        found = [
-            f"{file} has no floor: give it a line in the map"
-            for file in sorted(imports)
-            if self._unknown(file)
-        ]
+        found = [self._homeless(file, imports[file]) for file in sorted(imports) if self._unknown(file)]
         for importer in sorted(imports):
             for imported in sorted(imports[importer]):
                 found += self._edge(importer, imported)
@@ -97,6 +93,15 @@ class House:
 
     def _unknown(self, file: str) -> bool:
         return room_of(file, self.rooms) is None and not is_bare_package(file, self.rooms)
+
+    def _homeless(self, file: str, imported: set[str]) -> str:
+        below = [
+            room.floor for room in (room_of(other, self.rooms) for other in imported) if room is not None
+        ]
+        lowest = max(below, default=-1) + 1
+        return (
+            f"{file} has no floor: give it a line in the map, on floor {lowest} or above by what it imports"
+        )
 
     def _edge(self, importer: str, imported: str) -> list[str]:
         above, below = room_of(importer, self.rooms), room_of(imported, self.rooms)
