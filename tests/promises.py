@@ -42,12 +42,13 @@ def marked(mark: str) -> dict[str, set[str]]:
     """The ids that tests carry under this mark, with the files that carry them."""
     found: dict[str, set[str]] = {}
     for path in sorted(TESTS.rglob("test_*.py")):
-        for key in _marks(ast.parse(path.read_text(encoding="utf-8")), mark):
+        for key in marks(ast.parse(path.read_text(encoding="utf-8")), mark):
             found.setdefault(key, set()).add(path.relative_to(TESTS).as_posix())
     return found
 
 
-def _marks(tree: ast.Module, mark: str) -> Iterator[str]:
+def marks(tree: ast.Module, mark: str) -> Iterator[str]:
+    """The ids in a file under this mark: on a test, on a class, in `pytestmark` or in a parameter's `marks`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _name(node.func) == mark:
             yield from (

@@ -1,10 +1,12 @@
 """Every case of the field that is ours has a test, or a reason for having none."""
 
+import ast
 import re
+from textwrap import dedent
 
 import pytest
 
-from tests.promises import CASES, LAWS, NOT_HERE, enforced, groups, marked, missing, shared
+from tests.promises import CASES, LAWS, NOT_HERE, enforced, groups, marked, marks, missing, shared
 
 
 @enforced
@@ -21,6 +23,21 @@ def test_a_reason_is_given_for_a_promise_without_a_test_only() -> None:
 def test_every_reason_is_a_sentence_about_a_promise() -> None:
     assert set(NOT_HERE) <= CASES.keys() | LAWS.keys()
     assert [key for key, reason in NOT_HERE.items() if len(reason.split()) < 3] == []
+
+
+def test_marks_are_found_wherever_pytest_takes_them() -> None:
+    file = """
+        pytestmark = law("1")
+        @law("2", "3")
+        def test_one(): ...
+        @pytest.mark.law("4")
+        class TestTwo: ...
+        @pytest.mark.parametrize("x", [pytest.param(1, marks=law("5"))])
+        def test_three(x): ...
+        @case("R001")
+        def test_four(): ...
+    """
+    assert set(marks(ast.parse(dedent(file)), "law")) == set("12345")
 
 
 def test_a_mark_names_a_case() -> None:
