@@ -48,7 +48,7 @@ def marked(mark: str) -> dict[str, set[str]]:
 
 
 def marks(tree: ast.Module, mark: str) -> Iterator[str]:
-    """The ids in a file under this mark: on a test, on a class, in `pytestmark` or in a parameter's `marks`."""
+    """The ids in a file under this mark: on a test, on a class, in `pytestmark`, in a parameter's `marks`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _name(node.func) == mark:
             yield from (
