@@ -1,0 +1,241 @@
+"""What a policy says of a call, as values: rules, verdicts, and which of several verdicts wins."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal, TypeAlias, cast, get_args
+
+from counterfoil.core.errors import DefinitionError
+from counterfoil.core.jsontext import JsonValue, clean_text, dumps
+
+VerdictName: TypeAlias = Literal["allow", "ask", "deny"]
+"""What may become of a call: it runs, it waits for a person, it is refused."""
+
+VERDICT_NAMES: tuple[str, ...] = get_args(VerdictName)
+
+KNOWN_KEYS: Mapping[str, tuple[str, ...]] = {
+    "tool": ("name", "read_only", "idempotent", "destructive"),
+    "caller": ("tenant", "user", "roles", "attributes"),
+    "run": ("id", "agent", "step", "calls", "hour", "weekday"),
+    "thread": ("id", "kind"),
+}
+"""The keys of each object of `Facts` but ``input``, whose keys are the tool's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What conditions see of one call. Conditions never see anything else."""
+
+    tool: Mapping[str, JsonValue]
+    """``name`` (text), ``read_only``, ``idempotent``, ``destructive`` (bools)."""
+    input: JsonValue
+    """The input that the body would get."""
+    caller: Mapping[str, JsonValue]
+    """``tenant`` (text), ``user`` (text or null), ``roles`` (list of texts), ``attributes`` (object)."""
+    run: Mapping[str, JsonValue]
+    """``id``, ``agent`` (texts), ``step`` (0-based), ``calls`` (those of the run before this one), ``hour`` (0 to
+    23) and ``weekday`` (0 is Monday, 6 is Sunday), both in UTC at the time of judging."""
+    thread: Mapping[str, JsonValue]
+    """``id`` (text, null for the main thread), ``kind`` (``main``, ``private``, ``dispatch``, ``question``)."""
+
+
+Condition: TypeAlias = "Callable[[Facts], object]"
+"""Looks at the facts and says True or False, or an awaitable of it; anything else is an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule of a policy.
+
+    Raises:
+        DefinitionError: a field that cannot be used; the message names rule and field.
+    """
+
+    name: str
+    """Unique in its policy; on record with each decision that the rule makes."""
+    then: VerdictName
+    """The verdict on a call that the rule matches."""
+    tool: str = "*"
+    """A glob over the tool's name (``*``, ``?``, ``[abc]``, ``[!abc]``), looked at first; case counts."""
+    when: str | Condition | None = None
+    """A CEL text, or a Python function of the `Facts`, sync or async; None matches every call."""
+    reason: str | None = None
+    """Why, in words: the model reads it on a denial, the person who decides reads it on an approval."""
+    expires_in: float | None = None
+    """Seconds after which the approval that this rule asks for expires; None: as the limits say."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.strip():
+            raise DefinitionError(
+                f"a rule needs a name that is not empty, got {self.name!r:.80}; give it one"
+            )
+        if self.then not in VERDICT_NAMES:
+            raise self._fault("then", "'allow', 'ask' or 'deny'", self.then)
+        if not isinstance(self.tool, str) or not self.tool:
+            raise self._fault("tool", "a glob such as 'delete_*' (leave it out for every tool)", self.tool)
+        if isinstance(self.when, str):
+            if not self.when.strip():
+                raise self._fault("when", "a condition (leave it out for none)", self.when)
+        elif self.when is not None and not callable(self.when):
+            raise self._fault("when", "a CEL text or a function of the facts", self.when)
+        if self.reason is not None and not isinstance(self.reason, str):
+            raise self._fault("reason", "a text", self.reason)
+        self._check_expiry()
+        for field in ("name", "reason"):
+            text = cast("str | None", getattr(self, field))
+            if text is not None and not text.isascii():
+                object.__setattr__(self, field, clean_text(text))
+
+    def _check_expiry(self) -> None:
+        seconds = self.expires_in
+        if seconds is None:
+            return
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+            raise self._fault("expires_in", "seconds, a number above 0", seconds)
+        if not (math.isfinite(seconds) and seconds > 0):
+            raise self._fault("expires_in", "seconds, a number above 0", seconds)
+        if self.then != "ask":
+            raise DefinitionError(
+                f"rule {self.name!r}: expires_in belongs to a rule that asks, and this one says "
+                f"{self.then!r}; remove expires_in, or let then be 'ask'"
+            )
+
+    def _fault(self, field: str, expected: str, got: object) -> DefinitionError:
+        return DefinitionError(f"rule {self.name!r}: {field} must be {expected}, got {got!r:.80}")
+
+    def covers(self, tool_name: str) -> bool:
+        """Whether the glob matches this tool's name."""
+        return fnmatchcase(tool_name, self.tool)
+
+    def material(self, condition: JsonValue) -> dict[str, JsonValue]:
+        """What the rule's digest is made of; ``condition`` stands for ``when``, which may be a function."""
+        return {
+            "name": self.name,
+            "tool": self.tool,
+            "when": condition,
+            "then": self.then,
+            "reason": self.reason,
+            "expires_in": self.expires_in,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RuleSet:
+    """A policy as it was written, before its conditions are compiled."""
+
+    rules: tuple[Rule, ...] = ()
+    default: VerdictName = "ask"
+    """The verdict where no rule matches and the tool is not ``read_only``."""
+    repeat_block: bool = False
+    """Whether the very call that a person rejected in a run is refused when it comes again there."""
+
+    def __post_init__(self) -> None:
+        if self.default not in VERDICT_NAMES:
+            raise DefinitionError(
+                f"a policy's default must be 'allow', 'ask' or 'deny', got {self.default!r:.80}"
+            )
+        if not isinstance(self.repeat_block, bool):
+            raise DefinitionError(
+                f"a policy's repeat_block must be true or false, got {self.repeat_block!r:.80}"
+            )
+        names: set[str] = set()
+        for rule in self.rules:
+            if not isinstance(rule, Rule):
+                raise DefinitionError(f"a policy's rules must be Rule(…), got {rule!r:.80}")
+            if rule.name in names:
+                raise DefinitionError(
+                    f"two rules have the name {rule.name!r}; decisions are on record by name, so rename one"
+                )
+            names.add(rule.name)
+
+
+def digest(material: JsonValue) -> str:
+    """SHA-256 of a JSON value, in hex; the order of an object's keys counts."""
+    return hashlib.sha256(dumps(material)).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a policy decided on one call, and by which rule."""
+
+    verdict: VerdictName
+    rule: str | None
+    """The rule that decided; None where none did, but the policy's default or ``needs_approval``."""
+    reason: str | None
+    """That rule's reason."""
+    revision: str | None
+    """The digest of the policy's rules; None without a policy."""
+    error: str | None = None
+    """Set when the policy could not be evaluated: the call is refused with POLICY_ERROR, and ``rule`` is the
+    rule that failed. For the developer; holds an exception's text."""
+    expires_in: float | None = None
+    """Seconds after which the approval expires that an ``ask`` makes; None: as the limits say."""
+    rule_digest: str | None = None
+    """The digest of that rule alone: equal digests are the same unchanged rule, whatever else changed."""
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """The verdict by field."""
+        return {
+            "verdict": self.verdict,
+            "rule": self.rule,
+            "reason": self.reason,
+            "revision": self.revision,
+            "error": self.error,
+            "expires_in": self.expires_in,
+            "rule_digest": self.rule_digest,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, JsonValue]) -> Verdict:
+        """The verdict that `to_json` wrote.
+
+        Raises:
+            ValueError: ``data`` holds no verdict.
+        """
+        if data.get("verdict") not in VERDICT_NAMES:
+            raise ValueError(f"expected 'allow', 'ask' or 'deny', got {data.get('verdict')!r}")
+        text = cast("Mapping[str, str | None]", data)
+        return cls(
+            cast("VerdictName", data["verdict"]),
+            text.get("rule"),
+            text.get("reason"),
+            text.get("revision"),
+            text.get("error"),
+            cast("float | None", data.get("expires_in")),
+            text.get("rule_digest"),
+        )
+
+
+_STRICTNESS = {"allow": 0, "ask": 1, "deny": 3}
+_ERROR = 2
+"""Below a deny that matched, which refuses without doubt; above all that would let the call go on."""
+
+
+def strictest(verdicts: Iterable[Verdict], otherwise: Verdict) -> Verdict:
+    """The verdict that wins: a deny that matched, then an error, then ask, then allow; of equals the first.
+
+    Args:
+        verdicts: one for each rule that matched or failed, in the order of the rules.
+        otherwise: what holds when there is none.
+    """
+    best, most = otherwise, -1
+    for verdict in verdicts:
+        rank = _STRICTNESS[verdict.verdict] if verdict.error is None else _ERROR
+        if rank > most:
+            best, most = verdict, rank
+    return best
+
+
+def unmatched(
+    default: VerdictName, revision: str | None, *, read_only: bool, needs_approval: bool
+) -> Verdict:
+    """The verdict where no rule matches.
+
+    Allow for a ``read_only`` tool, and else the default; but ``needs_approval`` asks where that would allow.
+    """
+    name: VerdictName = "allow" if read_only else default
+    return Verdict("ask" if needs_approval and name == "allow" else name, None, None, revision)

@@ -1,0 +1,74 @@
+"""Which module answers to a scheme, as text: a module is imported when its scheme is first used."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from counterfoil.core.errors import DefinitionError
+
+TARGETS: Mapping[str, Mapping[str, str]] = {
+    "store": {
+        "memory": "counterfoil.adapters.stores.memory:open_store",
+        "sqlite": "counterfoil.adapters.stores.sqlite:open_store",
+    },
+    "model": {
+        "openai-chat": "counterfoil.adapters.models.openai_chat:open_model",
+        "local": "counterfoil.adapters.models.local:open_model",
+        "scripted": "counterfoil.testing.models:open_scripted",
+        "recorded": "counterfoil.testing.models:open_recorded",
+    },
+    "policy": {
+        "toml": "counterfoil.adapters.policy_toml:load_rules",
+        "cel": "counterfoil.adapters.policy_cel:compile_condition",
+    },
+    "dispatch": {
+        "inline": "counterfoil.adapters.dispatch.inline:open_dispatch",
+    },
+}
+"""Kind, scheme, and the factory as ``module:name``."""
+
+_EXTRAS: Mapping[str, str] = {
+    "openai": "pip install 'counterfoil[openai]'",
+    "cel_expr_python": "pip install cel-expr-python",
+}
+"""What to type when this top-level module is missing."""
+
+
+def resolve(kind: str, scheme: str) -> Callable[..., Any]:
+    """The factory of a scheme, such as ``resolve("store", "sqlite")``; its signature is that of its kind.
+
+    Args:
+        kind: ``store``, ``model``, ``policy`` or ``dispatch``.
+        scheme: what stands before the colon of a URL or a model's name.
+
+    Raises:
+        DefinitionError: nothing answers to the scheme, or what it needs is not installed; the message says
+            what to write or to install.
+    """
+    schemes = TARGETS[kind]
+    target = schemes.get(scheme)
+    if target is None:
+        raise DefinitionError(_unknown(kind, scheme, list(schemes)))
+    name, _, attribute = target.partition(":")
+    try:
+        factory: Callable[..., Any] = getattr(importlib.import_module(name), attribute)
+    except ImportError as error:
+        raise DefinitionError(_missing(kind, scheme, error)) from error
+    return factory
+
+
+def _unknown(kind: str, scheme: str, known: list[str]) -> str:
+    close = get_close_matches(scheme.lower(), known, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return f"no {kind} has the scheme {scheme!r:.80}; known are {', '.join(sorted(known))}{hint}"
+
+
+def _missing(kind: str, scheme: str, error: ImportError) -> str:
+    module = (error.name or "").partition(".")[0]
+    if module == "counterfoil":
+        return f"the {kind} {scheme!r} is not part of this installation ({error}); install counterfoil anew"
+    what = _EXTRAS.get(module, f"install the package that provides {module or 'it'}")
+    return f"the {kind} {scheme!r} needs what is not installed ({error}); {what}"
