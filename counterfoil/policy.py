@@ -102,6 +102,8 @@ class Policy:
         seconds: float = GUARD_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        if not seconds > 0:
+            raise DefinitionError(f"a policy's seconds must be above 0, got {seconds!r}")
         rule_set = RuleSet(tuple(rules), default, repeat_block)
         self.default: VerdictName = rule_set.default
         self.repeat_block = rule_set.repeat_block

@@ -4,7 +4,7 @@ Each text is compiled twice. The first time every known key is a variable of its
 is an integer), and ``run`` itself is unknown: so a misspelt key and a comparison of wrong types fail when the
 policy loads. What is evaluated is compiled with ``run`` as a map, where the language's rules for maps hold.
 
-The native library can crash on a value that is no plain JSON of 64-bit numbers, so nothing else ever reaches it.
+The native library can crash on a value that is no plain JSON of 64-bit numbers, so nothing else reaches it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Any, Final, NamedTuple
 
-from cel_expr_python import cel
+from cel_expr_python import cel  # type: ignore[import-untyped]  # it has stubs, but no py.typed
 
 from counterfoil.core.errors import DefinitionError
 from counterfoil.core.jsontext import MAX_DEPTH, JsonValue, clean_text
@@ -52,15 +52,15 @@ _TYPES: Final = {
 _GROUPS: Final = tuple(KNOWN_KEYS)
 _SILENT: Final = re.compile(
     r"""//[^\n]*
-      | (?:[rR][bB]?|[bB][rR]?)?
+      | (?:[rR][bB]?|[bB][rR]) (?: \"\"\".*?\"\"\" | '''.*?''' | "[^"\n]*" | '[^'\n]*' )
+      | [bB]?
         (?: \"\"\" (?:\\.|[^\\])*? \"\"\" | ''' (?:\\.|[^\\])*? '''
           | " (?:\\.|[^"\\\n])* " | ' (?:\\.|[^'\\\n])* ' )""",
     re.DOTALL | re.VERBOSE,
 )
 """Comments and strings, which hold no names."""
 _PRESENCE: Final = re.compile(rf"\bhas[\s(]*\(\s*\.?\s*({'|'.join(_GROUPS)})\s*\.\s*`?(\w+)`?\s*\)")
-"""A test for a known key. That a raw string may end in a backslash is not seen; such a test then passes, and
-is true as the language says."""
+"""A test for a known key. One that is written too strangely to be seen here is true, as the language says."""
 _WORD: Final = re.compile(r"\w+")
 _UNDECLARED: Final = re.compile(r"undeclared reference to '([^']*)'")
 _NOISE: Final = re.compile(r" \(in container ''\)| \[[A-Z_]+\]|^[A-Z_]+: |ERROR: <input>:|\n \|.*")
@@ -95,13 +95,13 @@ def compile_condition(text: str) -> Callable[[Facts], object]:
     """
     if len(text) > MAX_TEXT:
         raise DefinitionError(
-            f"the condition has {len(text)} characters, over the most of {MAX_TEXT}; split it into several rules"
+            f"the condition has {len(text)} characters, {MAX_TEXT} are the most; split it into several rules"
         )
     if clean_text(text) is not text or "\x00" in text:
         raise _fault(text, "it holds a lone surrogate or a NUL; write the character as an escape")
     for group, key in _PRESENCE.findall(_SILENT.sub(" ", text)):
         if key in KNOWN_KEYS[group]:
-            raise _fault(text, f"{group}.{key} is always there, so has(…) says nothing; compare it with null")
+            raise _fault(text, f"{group}.{key} is always there, so has(…) says nothing; read it instead")
     try:
         kind = _envs().checking.compile(text).return_type()
         run = _envs().running.compile(text)
@@ -117,14 +117,15 @@ def compile_condition(text: str) -> Callable[[Facts], object]:
     return condition
 
 
-def _evaluate(run: cel.Expression, data: dict[str, object]) -> object:
+def _evaluate(run: cel.Expression, data: dict[str, object]) -> bool:
     try:
         value = run.eval(data=data)
-        if value.type() != _Type.BOOL:
-            raise ValueError(_unusable(value))
-        return value.value()
+        answer = value.value()
     except RuntimeError as error:
         raise ValueError(_shortened(str(error))) from error
+    if answer is True or answer is False:
+        return bool(answer)
+    raise ValueError(_unusable(value))
 
 
 def _unusable(value: cel.Value) -> str:
@@ -201,7 +202,7 @@ def _seen(facts: Facts, used: Mapping[str, tuple[str, ...]], *, sees_input: bool
 
 
 def _is_plain(value: Any, depth: int) -> bool:
-    """Whether CEL can hold the value as it is. Exact types only: of a subclass the library may know nothing."""
+    """Whether CEL can hold the value as it is. Exact types only: a subclass may be strange to the library."""
     kind = type(value)
     if kind is str:
         return bool(value.isascii())

@@ -21,8 +21,8 @@ _RULE: Final = ("name", "tool", "when", "then", "reason", "expires_in")
 def load_rules(path: str | PathLike[str]) -> RuleSet:
     """The rules that a file holds; their conditions are not compiled yet.
 
-    Top-level keys are ``default`` and ``repeat_block``, both optional, and ``[[rule]]`` with ``name``, ``then``
-    and, if need be, ``tool``, ``when``, ``reason`` and ``expires_in`` (seconds).
+    Top-level keys are ``default`` and ``repeat_block``, both optional, and ``[[rule]]`` with ``name``,
+    ``then`` and, if need be, ``tool``, ``when``, ``reason`` and ``expires_in`` (seconds).
 
     Raises:
         DefinitionError: there is no such file, or it holds no policy; the message names the file and the

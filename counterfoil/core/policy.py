@@ -37,10 +37,11 @@ class Facts:
     caller: Mapping[str, JsonValue]
     """``tenant`` (text), ``user`` (text or null), ``roles`` (list of texts), ``attributes`` (object)."""
     run: Mapping[str, JsonValue]
-    """``id``, ``agent`` (texts), ``step`` (0-based), ``calls`` (those of the run before this one), ``hour`` (0 to
-    23) and ``weekday`` (0 is Monday, 6 is Sunday), both in UTC at the time of judging."""
+    """``id``, ``agent`` (texts), ``step`` (0-based), ``calls`` (those of the run before this one), ``hour``
+    (0 to 23) and ``weekday`` (0 is Monday, 6 is Sunday), both in UTC at the time of judging."""
     thread: Mapping[str, JsonValue]
-    """``id`` (text, null for the main thread), ``kind`` (``main``, ``private``, ``dispatch``, ``question``)."""
+    """``id`` (text, null for the main thread), ``kind`` (``main``, ``private``, ``dispatch`` or
+    ``question``)."""
 
 
 Condition: TypeAlias = "Callable[[Facts], object]"
