@@ -1,0 +1,31 @@
+"""For tests of agents: models without a model, time that stands still, and suites for ports of your own."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_HOMES = {
+    "FrozenEffects": "counterfoil.testing.effects",
+    "RecordedModel": "counterfoil.testing.models",
+    "ScriptedModel": "counterfoil.testing.models",
+    "StoreSuite": "counterfoil.testing.store_suite",
+    "call": "counterfoil.testing.models",
+    "say": "counterfoil.testing.models",
+}
+"""Name and module. A module is imported when its name is first used: a suite needs pytest, a model does not."""
+
+__all__ = ["FrozenEffects", "RecordedModel", "ScriptedModel", "StoreSuite", "call", "say"]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
