@@ -13,9 +13,10 @@ _HOMES = {
     "call": "counterfoil.testing.models",
     "say": "counterfoil.testing.models",
 }
-"""Name and module. A module is imported when its name is first used: a suite needs pytest, a model does not."""
+"""Name and module. A module is imported when its name is first used."""
 
-__all__ = ["FrozenEffects", "RecordedModel", "ScriptedModel", "StoreSuite", "call", "say"]
+# Without the suites, so that a star import needs no pytest.
+__all__ = ["FrozenEffects", "RecordedModel", "ScriptedModel", "call", "say"]
 
 
 def __getattr__(name: str) -> Any:
@@ -28,4 +29,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_HOMES})

@@ -17,17 +17,19 @@ class FrozenEffects(Effects):
     Args:
         start: microseconds since 1970 of the first reading.
         tick: microseconds by which each reading of `now` moves the clock; 0 lets it stand still.
+        seed: 0 to 16383; two of these at work on one store need different ones, so that their ids differ.
 
-    `sleep` moves the clock at once and waits for nothing. Ids are UUIDs of version 7 that increase. `probe` is as in
-    `Effects`.
+    `sleep` moves the clock at once and waits for nothing. Ids are UUIDs of version 7 that increase. `probe` is
+    as in `Effects`.
     """
 
-    __slots__ = ("_ids", "_now", "slept", "tick")
+    __slots__ = ("_ids", "_now", "_seed", "slept", "tick")
 
-    def __init__(self, start: int = START, tick: int = 1) -> None:
+    def __init__(self, start: int = START, tick: int = 1, *, seed: int = 0) -> None:
         super().__init__()
         self._now = start
         self._ids = 0
+        self._seed = seed & 0x3FFF
         self.tick = tick
         """Microseconds that each reading of `now` takes."""
         self.slept: list[float] = []
@@ -42,10 +44,10 @@ class FrozenEffects(Effects):
         return self._now / 1_000_000
 
     def new_id(self) -> str:
-        # The counter stands in the low bits of both random parts, so that ids also increase where the clock stands.
+        # The counter stands in both random parts, so that ids also increase where the clock stands.
         self._ids += 1
         high, low = divmod(self._ids, 1 << 48)
-        text = f"{(self._now // 1000) << 80 | 0x7000 << 64 | high << 64 | 0x8000 << 48 | low:032x}"
+        text = f"{(self._now // 1000) << 80 | 0x7000 << 64 | high << 64 | (0x8000 | self._seed) << 48 | low:032x}"
         return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
     async def sleep(self, seconds: float) -> None:
