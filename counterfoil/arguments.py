@@ -158,7 +158,7 @@ def decode(raw: str | None) -> Json:
     except TypeError:  # what it says of a str that has no UTF-8 form
         raise NotAnObject("the text holds half of a surrogate pair, which is no character") from None
     except ValueError as error:
-        raise NotAnObject(_reason(str(error))) from None
+        raise NotAnObject(_reason(raw, str(error))) from None
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -166,14 +166,18 @@ def decode(raw: str | None) -> Json:
     return value
 
 
-def _reason(error: str) -> str:
+def _reason(raw: str, error: str) -> str:
     if "recursion limit" in error:
         return f"nested over 200 levels ({error})"
     if "surrogate" in error or "hex escape" in error:
         return f"a broken \\u escape, such as half of a surrogate pair ({error})"
     if error.startswith("EOF"):
         return f"the JSON is cut off ({error})"
-    return f"no valid JSON ({error})"
+    try:
+        from_json(raw)
+    except ValueError:
+        return f"no valid JSON ({error})"
+    return f"NaN and infinities are no JSON ({error})"
 
 
 def describe(value: object, *, secret: bool = False) -> str:

@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 MAX_CHECKS = 10_000
 """Parts of a schema that may look at one value. Definitions that each name the next one twice double it at
 every step: 30 of them would take longer than anybody waits."""
+MAX_BYTES = 512 * 1024
+"""Bytes of a schema, 512 KiB: some 100,000 tokens. Chains of references cannot exhaust the stack then."""
+MAX_CHAIN = 200
+"""References and alternatives one below the other that look at one value; as many levels as JSON may have."""
 BACKTRACKS = 100_000
 """Steps back of a pattern that needs look-around, about 10 ms; beyond that the text counts as not
 matching."""
@@ -65,14 +69,19 @@ def dynamic_schema(name: str, schema: Json) -> ArgumentsSchema:
         got = f"the type {schema.get('type')!r}" if isinstance(schema, dict) else describe(schema)
         raise SchemaError(f'{name}: expected an object schema, got {got}; write {{"type": "object", …}}')
     try:
-        same = from_json(to_json(schema, inf_nan_mode="constants"), allow_inf_nan=False) == schema
+        written = to_json(schema, inf_nan_mode="constants")
+        same = from_json(written, allow_inf_nan=False) == schema
     except ValueError as error:
         raise SchemaError(f"{name}: expected a schema that JSON can hold; {error}") from error
     if not same:
         raise SchemaError(
             f"{name}: expected a schema of JSON values, got other Python values; use lists and dicts"
         )
-    if _Cost(schema).of(schema) > MAX_CHECKS:
+    if len(written) > MAX_BYTES:
+        raise SchemaError(
+            f"{name}: expected a schema of at most {MAX_BYTES} bytes, got {len(written)}; shorten it",
+        )
+    if _Cost(schema).most() > MAX_CHECKS:
         raise SchemaError(
             f"{name}: expected a schema of which at most {MAX_CHECKS} parts look at one value; "
             "its references multiply; name each definition once",
@@ -156,25 +165,32 @@ class _Cost:
     def __init__(self, root: Json) -> None:
         self._root = root
         self._known: dict[int, int] = {}
+        self._parts: list[Json] = []
         self._named: dict[str, Json] = {}
-        self._index(root, 0)
+        self._index(root)
 
-    def _index(self, node: object, depth: int) -> None:
+    def _index(self, node: object) -> None:
         if isinstance(node, dict):
+            self._parts.append(node)
             for key in ("$id", "id", "$anchor", "$dynamicAnchor"):
                 if isinstance(name := node.get(key), str):
                     self._named.setdefault(name.rpartition("/")[2].lstrip("#"), node)
         children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
         for child in children:
-            self._index(child, depth + 1)
+            self._index(child)
 
-    def of(self, node: object) -> int:
-        """The number for this part; a definition that comes back to itself on the same value counts once."""
+    def most(self) -> int:
+        """The number for the part where it is greatest."""
+        return max(self._of(part, 0) for part in self._parts)
+
+    def _of(self, node: object, depth: int) -> int:
         if not isinstance(node, dict):
             return 1
+        if depth > MAX_CHAIN:
+            return MAX_CHECKS + 1
         if id(node) not in self._known:
-            self._known[id(node)] = 1
-            self._known[id(node)] = 1 + sum(map(self.of, self._same_value(node)))
+            self._known[id(node)] = 1  # a definition that comes back to itself on the same value counts once
+            self._known[id(node)] = 1 + sum([self._of(child, depth + 1) for child in self._same_value(node)])
         return self._known[id(node)]
 
     def _same_value(self, node: Json) -> Iterator[object]:
@@ -199,7 +215,7 @@ class _Cost:
 
 # What each keyword expects, from the values that its error carries.
 _EXPECTED: dict[str, Callable[[Any], str]] = {
-    "type": lambda kind: type_words(kind.types),
+    "type": lambda kind: type_words(sorted(kind.types, key="null".__eq__)),
     "enum": lambda kind: one_of(kind.options),
     "const": lambda kind: one_of([kind.expected_value]),
     "minimum": lambda kind: f"at least {kind.limit}",

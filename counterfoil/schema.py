@@ -251,8 +251,9 @@ def _build(name: str, fields: dict[str, Any]) -> tuple[TypeAdapter[Any], Json, s
     except Exception as error:
         culprit = next((p for p, field in fields.items() if not _stands_alone(p, field)), None)
         where = f"the parameter {culprit!r}" if culprit else "the signature"
+        said = str(getattr(error, "message", error)).partition("\n")[0].partition(". Set ")[0]
         raise SchemaError(
-            f"{name}: {where} expected types that JSON can hold; {error}; use a type that Pydantic has a "
+            f"{name}: {where} expected types that JSON can hold; {said}; use a type that Pydantic has a "
             "JSON Schema for",
         ) from error
     # Pydantic drops unknown fields of a nested model unless told otherwise, and nobody notices a misspelt
