@@ -4,7 +4,8 @@ Each text is compiled twice. The first time every known key is a variable of its
 is an integer), and ``run`` itself is unknown: so a misspelt key and a comparison of wrong types fail when the
 policy loads. What is evaluated is compiled with ``run`` as a map, where the language's rules for maps hold.
 
-The native library can crash on a value that is no plain JSON of 64-bit numbers, so nothing else reaches it.
+The native library (0.1.3) is kept from what it does not bear: it crashes on integers of many digits and on deep
+nesting, and a text ends for it at its first NUL, so that a rule would not see what follows.
 """
 
 from __future__ import annotations
@@ -88,16 +89,38 @@ def compile_condition(text: str) -> Callable[[Facts], object]:
 
     The function returns True or False. It raises ValueError where the text gives anything else or an error,
     such as a missing key, and where what it reads holds what CEL cannot: nesting over 200 levels, an integer
-    beyond 64 bits. It sees U+FFFD in place of a lone surrogate.
+    beyond 64 bits, a NUL. It sees U+FFFD in place of a lone surrogate.
 
     Raises:
         DefinitionError: the text cannot be used; the message quotes it and says what to change.
     """
+    run, surely_bool = _compiled(text)
+    used, sees_input = _used(text)
+
+    def condition(facts: Facts) -> object:
+        data = _seen(facts, used, sees_input=sees_input)
+        try:
+            value = run.eval(data=data)
+        except RuntimeError as error:
+            raise ValueError(_shortened(str(error))) from error
+        # A null must never be taken out: the library then gives a reference to None away that it does not own,
+        # and in the end the process dies of it. Where the type is known there is none, and asking takes time.
+        if surely_bool or value.type() == _Type.BOOL:
+            answer = value.value()
+            if answer is True or answer is False:
+                return answer
+        raise ValueError(_unusable(value))
+
+    return condition
+
+
+def _compiled(text: str) -> tuple[cel.Expression, bool]:
+    """The expression to evaluate, and whether it gives a bool or an error and nothing else."""
     if len(text) > MAX_TEXT:
         raise DefinitionError(
             f"the condition has {len(text)} characters, {MAX_TEXT} are the most; split it into several rules"
         )
-    if clean_text(text) is not text or "\x00" in text:
+    if clean_text(text) is not text or "\0" in text:
         raise _fault(text, "it holds a lone surrogate or a NUL; write the character as an escape")
     for group, key in _PRESENCE.findall(_SILENT.sub(" ", text)):
         if key in KNOWN_KEYS[group]:
@@ -109,23 +132,7 @@ def compile_condition(text: str) -> Callable[[Facts], object]:
         raise _fault(text, _explained(str(error))) from error
     if kind not in (_Type.BOOL, _Type.DYN):
         raise _fault(text, f"it gives {kind.name().lower()}, and a condition must give true or false")
-    used, sees_input = _used(text)
-
-    def condition(facts: Facts) -> object:
-        return _evaluate(run, _seen(facts, used, sees_input=sees_input))
-
-    return condition
-
-
-def _evaluate(run: cel.Expression, data: dict[str, object]) -> bool:
-    try:
-        value = run.eval(data=data)
-        answer = value.value()
-    except RuntimeError as error:
-        raise ValueError(_shortened(str(error))) from error
-    if answer is True or answer is False:
-        return bool(answer)
-    raise ValueError(_unusable(value))
+    return run, run.return_type() == _Type.BOOL
 
 
 def _unusable(value: cel.Value) -> str:
@@ -205,7 +212,7 @@ def _is_plain(value: Any, depth: int) -> bool:
     """Whether CEL can hold the value as it is. Exact types only: a subclass may be strange to the library."""
     kind = type(value)
     if kind is str:
-        return bool(value.isascii())
+        return value.isascii() and "\0" not in value
     if kind is int:
         return bool(_INT_LEAST <= value <= _INT_MOST)
     if value is None or kind is bool or kind is float:
@@ -214,7 +221,7 @@ def _is_plain(value: Any, depth: int) -> bool:
         return False
     if kind is dict:
         for key in value:
-            if type(key) is not str or not key.isascii():
+            if type(key) is not str or not key.isascii() or "\0" in key:
                 return False
         value = value.values()
     elif kind is not list:
@@ -229,7 +236,7 @@ def _plain(value: object, depth: int, path: str) -> object:
         ValueError: it cannot be held; the message says where.
     """
     if isinstance(value, str):
-        return clean_text(str(value))
+        return _plain_text(value, path)
     if value is None or isinstance(value, (bool, float)):
         return value
     if isinstance(value, int):
@@ -245,12 +252,18 @@ def _plain(value: object, depth: int, path: str) -> object:
     raise ValueError(f"{_shortened(path)} is no JSON value but {type(value).__name__}")
 
 
+def _plain_text(text: str, path: str) -> str:
+    if "\0" in text:
+        raise ValueError(f"{_shortened(path)} holds a NUL, and CEL would see the text only up to it")
+    return clean_text(str(text))
+
+
 def _plain_object(value: dict[Any, object], depth: int, path: str) -> dict[str, object]:
     copy: dict[str, object] = {}
     for key, item in value.items():
         if not isinstance(key, str):
             raise ValueError(f"{_shortened(path)} has a key that is no text but {type(key).__name__}")
-        name = clean_text(str(key))
+        name = _plain_text(key, path)
         if name in copy:
             raise ValueError(f"{_shortened(path)} has keys that differ in lone surrogates only")
         copy[name] = _plain(item, depth + 1, f"{path}.{name}")

@@ -1,0 +1,70 @@
+"""Schemes and what answers to them."""
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+from counterfoil.core.errors import DefinitionError
+from counterfoil.registry import TARGETS, resolve
+
+
+def test_a_scheme_gives_the_factory_that_the_table_names():
+    assert resolve("policy", "toml").__name__ == "load_rules"
+    assert resolve("policy", "cel").__name__ == "compile_condition"
+
+
+@pytest.mark.parametrize(
+    ("kind", "scheme", "words"),
+    [
+        ("store", "sqllite", ["store", "'sqllite'", "memory, sqlite", "did you mean 'sqlite'?"]),
+        ("store", "SQLite", ["did you mean 'sqlite'?"]),
+        ("model", "openai-chatt", ["did you mean 'openai-chat'?", "local", "recorded", "scripted"]),
+        ("policy", "rego", ["cel, toml"]),
+        ("dispatch", "", ["''", "inline"]),
+    ],
+)
+def test_an_unknown_scheme_names_the_known_ones_and_a_close_match(kind, scheme, words):
+    with pytest.raises(DefinitionError) as refused:
+        resolve(kind, scheme)
+    assert [word for word in words if word not in str(refused.value)] == []
+
+
+BLOCKED = """
+import sys
+from counterfoil.registry import resolve
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == {module!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Missing())
+try:
+    resolve({kind!r}, {scheme!r})
+except ValueError as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "scheme", "module", "command"),
+    [
+        ("model", "openai-chat", "openai", "pip install 'counterfoil[openai]'"),
+        ("policy", "cel", "cel_expr_python", "pip install cel-expr-python"),
+        ("policy", "toml", "tomllib", "install the package that provides tomllib"),
+    ],
+)
+def test_a_dependency_that_is_missing_says_what_to_install(kind, scheme, module, command):
+    name = TARGETS[kind][scheme].partition(":")[0]
+    if importlib.util.find_spec(name) is None:
+        pytest.skip(f"{name} has not come yet")
+    program = BLOCKED.format(kind=kind, scheme=scheme, module=module)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("DefinitionError ")
+    assert command in done.stdout
+
+
+def test_importing_the_registry_imports_no_adapter():
+    program = "import sys, counterfoil.registry; print(*[m for m in sys.modules if 'adapters' in m])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
