@@ -1,11 +1,11 @@
-"""Port: the record. Each method is one transaction; `counterfoil.testing.store_suite` says what a store must do.
+"""Port: the record. Each method is one transaction; `counterfoil.testing.store_suite` tests a store.
 
-A store keeps, for each interaction, an append-only log of entries with a hash chain (core.codec), and beside it what it
-needs to refuse a write that would break a law: the run rows (status, owner, epoch), the approvals, which calls have
-starts and results. Everything that people read is a fold of the entries (core.record).
+A store keeps, for each interaction, an append-only log of entries with a hash chain (core.codec), and beside
+it what it needs to refuse a write that would break a law: the run rows (status, owner, epoch), the approvals,
+which calls have starts and results. Everything that people read is a fold of the entries (core.record).
 
-A write by a run's driver names its lease; when another worker has claimed the run since, the store raises `Fenced` and
-writes nothing. Every read and write of a record carries a tenant; another tenant's is `NotFound`.
+A write by a run's driver names its lease; when another worker has claimed the run since, the store raises
+`Fenced` and writes nothing. Every read and write carries a tenant; what is another tenant's is `NotFound`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Protocol
 
 from counterfoil.core.approval import Approval, Decision
 from counterfoil.core.entries import Entry
+from counterfoil.core.errors import UsageError
 from counterfoil.core.report import ToolErrorReport
 
 
@@ -94,7 +95,7 @@ class NewRun:
 
 @dataclass(frozen=True, slots=True)
 class StatusChange:
-    """A commit that leaves the run's row otherwise. Any status but ``running`` gives up the lease (owner None)."""
+    """What a commit makes of the run's row. Any status but ``running`` gives up the lease (owner None)."""
 
     status: str
     ended_by: str | None = None
@@ -114,8 +115,8 @@ class KeptText:
     """SHA-256 (hex) of the UTF-8 bytes."""
 
 
-class Behind(Exception):  # noqa: N818  # a signal between loop and store, not an error of anybody's
-    """The commit expected the last entry to be another one: somebody else's entry must be read first. Nothing was written."""
+class Behind(Exception):  # a signal between loop and store, not an error of anybody's
+    """The commit expected another last entry: somebody else's must be read first. Nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +173,19 @@ class ReportFilter:
     limit: int = 100
 
 
+EVERY_REPORT = ReportFilter()
+
+
+def needs_tenant(tenant: str) -> None:
+    """Refuse to read or write for nobody: there is no "null means all" (contract 10).
+
+    Raises:
+        UsageError: no tenant was given.
+    """
+    if not tenant:
+        raise UsageError(f"every read and write of the record needs a tenant, got {tenant!r}")
+
+
 class Store(Protocol):
     """The record. One object may be used by many runs of one event loop at once."""
 
@@ -189,11 +203,12 @@ class Store(Protocol):
 
         Raises:
             NotFound: the interaction does not exist for the tenant.
-            Conflict: the interaction has an open root run, or the key was used for another request.
+            Conflict: the interaction has an open root run or (where it is new) exists, the run exists, or the
+                key was used for another request.
         """
 
     async def claim(self, row: RunRow, owner: Owner) -> Lease | None:
-        """Take the run over if its row still has ``row.epoch``: epoch + 1, this owner, not runnable, status running.
+        """Take the run over if its row still has ``row.epoch``: epoch + 1, this owner, not runnable, running.
 
         Returns:
             The lease, or None when somebody else was first or the run has ended.
@@ -211,30 +226,50 @@ class Store(Protocol):
     ) -> int:
         """Append the driver's entries, all or none; sets ``entry`` and ``sequence`` of each.
 
-        Laws that it keeps: a StartEntry is the only one of its (run, step, index, attempt), its call has no result, and
-        the approval that it names was decided approve or rerun and is consumed by it, once. A ResultEntry is the only
-        one of its call and names the attempt of the call's newest start (0 where there is none). A WaitingEntry
-        opens an approval; a ResultEntry closes what is still open for its call. An end closes the interaction's open run.
+        Laws that it keeps: a StartEntry is the only one of its (run, step, index, attempt), attempts grow,
+        its call has no result, and the approval that it names was decided approve or rerun and is consumed
+        by it, once. A ResultEntry is the only one of its call and names the attempt of the call's newest
+        start (0 where there is none). A WaitingEntry opens an approval in place of an earlier one of its
+        call; a ResultEntry closes what is still open for its call. An end closes the interaction's open run
+        and every approval of the run.
 
         Args:
+            lease: what `claim` gave; a run that was created claimed has epoch 1.
+            entries: in their order; they are the store's from now on.
+            change: what becomes of the run's row.
+            reports: error reports of the results among the entries.
+            kept: texts that the results among the entries keep apart; one that is there already stays.
             expect: the interaction's last entry must have this number, else Behind.
 
         Returns:
             The number of the interaction's last entry, now the last of ``entries``.
 
         Raises:
-            Fenced: another worker holds the run, or a law above would break.
+            Fenced: another worker holds the run, or nobody does, or a law above would break.
             Behind: see ``expect``.
+            UsageError: an entry names another run than the lease, or a turn or call entry another thread than
+                the run's first entry.
+            NotFound
         """
 
     async def post(self, tenant: str, run_id: str, entry: Entry) -> RunRow:
-        """Append an entry by somebody who does not drive the run (a queued message, a cancel) and make it runnable.
+        """Append an entry by somebody who does not drive the run (a message, a cancel) and make it runnable.
 
-        A CancelEntry on a run that has ended appends nothing. Returns the row as it was before.
+        A CancelEntry on a run that has ended appends nothing. A ResumedEntry on a limited run opens it again:
+        paused, runnable, the interaction's open run. Any other entry leaves a run that has ended as it is.
+
+        Returns:
+            The row as it was before.
+
+        Raises:
+            NotFound
+            Conflict: a ResumedEntry, where the run ended otherwise or the interaction has another open run.
         """
 
-    async def decide(self, tenant: str, run_id: str, call_id: str, decision: Decision) -> tuple[Approval, bool]:
-        """Settle the newest approval of the call by `core.approval.settle`, in one transaction; make the run runnable.
+    async def decide(
+        self, tenant: str, run_id: str, call_id: str, decision: Decision
+    ) -> tuple[Approval, bool]:
+        """Settle the newest approval of the call by `core.approval.settle`; make the run runnable.
 
         Returns:
             The approval, and whether this decision is the first (False: an equal repeat).
@@ -256,28 +291,40 @@ class Store(Protocol):
         limit: int = 50,
         before: str | None = None,
     ) -> list[RunRow]:
-        """Runs of the tenant, newest first; ``before``: a run id to go on from."""
+        """Runs of the tenant, newest first.
+
+        Args:
+            tenant: whose.
+            status: only these; likewise ``agent`` and ``interaction_id``.
+            agent: as ``status``.
+            interaction_id: as ``status``.
+            limit: how many at most.
+            before: a run id; runs that are older.
+
+        Raises:
+            NotFound: the tenant has no run ``before``.
+        """
 
     async def open_runs(self, agents: Sequence[str], pool: str | None = None) -> list[RunRow]:
-        """Every unfinished run of these agents, of all tenants: for the worker's sweep alone, never for a reader."""
+        """Unfinished runs of these agents, of all tenants: for a worker's sweep alone, never a reader."""
 
     async def entries(self, tenant: str, interaction_id: str, after: int = 0) -> list[Entry]:
         """The interaction's entries with a number over ``after``, in order of arrival. Raises NotFound."""
 
     async def approvals(self, tenant: str, run_id: str | None = None) -> list[Approval]:
-        """What waits for a decision, oldest first; expired ones are left to the reader's clock."""
+        """What waits for a decision, oldest first; what has expired too. Raises NotFound."""
 
-    async def reports(self, tenant: str, where: ReportFilter = ReportFilter()) -> list[ToolErrorReport]:  # noqa: B008  # frozen
+    async def reports(self, tenant: str, where: ReportFilter = EVERY_REPORT) -> list[ToolErrorReport]:
         """Error reports, newest first."""
 
     async def kept(self, tenant: str, kept_id: str, offset: int = 0, limit: int | None = None) -> KeptRange:
         """Characters of a text kept apart; reads no more than the range needs. Raises NotFound."""
 
     async def erase(self, tenant: str, run_id: str, at: int) -> int:
-        """Erase the content of an ended run: entries' contents, texts kept apart, reports. Digests and sizes stay.
+        """Erase what an ended run's entries, kept texts and reports hold. Digests and sizes stay.
 
         Returns:
-            How many contents were erased.
+            How many contents were erased, each report counted as one. Its reports and approvals are gone.
 
         Raises:
             NotFound
@@ -288,7 +335,7 @@ class Store(Protocol):
         """Every entry of the store, by interaction and number: for `verify`."""
 
     def kept_texts(self) -> AsyncIterator[tuple[str, str, bytes | None, int, str]]:
-        """(tenant, id, UTF-8 bytes or None when erased, size, digest) of every text kept apart: for `verify`."""
+        """(tenant, id, UTF-8 bytes or None when erased, size, digest) of every text kept apart."""
 
     async def heads(self) -> list[Head]:
         """The tip of every interaction's chain."""

@@ -18,7 +18,7 @@ from tests.floors import PACKAGE, ROOT, House, Room, files, is_bare_package, rea
 from tests.promises import enforced
 
 ROOMS = read_map((ROOT / "docs" / "design.md").read_text(encoding="utf-8"))
-SQLITE = next(room for room in ROOMS if room.holds("adapters/stores/sqlite.py"))
+SQLITE = next(room for room in ROOMS if room.holds("adapters/stores/sqlite/store.py"))
 SIZES = tomllib.loads((ROOT / "tests" / "sizes.toml").read_text(encoding="utf-8"))
 ENVIRONMENT = {**os.environ, "NO_COLOR": "1"}
 
@@ -112,11 +112,11 @@ def house() -> House:
         ("core/result.py", "core/words.py", "only lower floors"),
         ("core/policy.py", "core/approval.py", "only lower floors"),
         ("gateway.py", "loop.py", "only lower floors"),
-        ("adapters/stores/sqlite.py", "adapters/stores/other.py", "only lower floors"),
-        ("adapters/stores/sqlite.py", "gateway.py", "only lower floors"),
-        ("adapters/stores/sqlite.py", "registry.py", "an adapter knows"),
-        ("runtime.py", "adapters/stores/sqlite.py", "name adapters"),
-        ("doors/http/app.py", "adapters/stores/sqlite.py", "a door knows"),
+        ("adapters/stores/sqlite/store.py", "adapters/stores/other.py", "only lower floors"),
+        ("adapters/stores/sqlite/store.py", "gateway.py", "only lower floors"),
+        ("adapters/stores/sqlite/store.py", "registry.py", "an adapter knows"),
+        ("runtime.py", "adapters/stores/sqlite/store.py", "name adapters"),
+        ("doors/http/app.py", "adapters/stores/sqlite/store.py", "a door knows"),
         ("doors/http/app.py", "gateway.py", "a door knows"),
         ("core/__init__.py", "core/result.py", "holds no code"),
     ],
@@ -131,12 +131,12 @@ def test_the_contract_finds_an_import_that_breaks_a_floor(
     ("importer", "imported"),
     [
         ("core/words.py", "core/result.py"),
-        ("adapters/stores/sqlite.py", "store.py"),
-        ("adapters/stores/sqlite.py", "core/entries.py"),
+        ("adapters/stores/sqlite/store.py", "store.py"),
+        ("adapters/stores/sqlite/store.py", "core/entries.py"),
         ("doors/cli/show.py", "runtime.py"),
         ("doors/cli/show.py", "doors/wiring.py"),
         ("doors/cli/show.py", "doors/cli/table.py"),
-        ("doors/wiring.py", "adapters/stores/sqlite.py"),
+        ("doors/wiring.py", "adapters/stores/sqlite/store.py"),
     ],
 )
 def test_the_contract_lets_an_import_of_a_lower_floor_pass(

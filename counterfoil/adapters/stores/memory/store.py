@@ -1,30 +1,20 @@
-"""The record in this process: for scripts and tests; it ends with the process.
+"""A `Store` in this process.
 
-Entries are kept as objects; bodies and hashes are made when somebody reads them (rows, heads) or erases. No method
-ever suspends, so on one event loop each is a transaction without a lock.
+Entries are kept as objects; bodies and hashes are made when somebody reads them (rows, heads) or erases.
+No method ever suspends, so on one event loop each is a transaction without a lock.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Sequence
 
+from counterfoil.adapters.stores.memory.state import Kept, Log, Run
 from counterfoil.core.approval import Approval, Decision, settle
-from counterfoil.core.codec import GENESIS, chain, decode, encode
-from counterfoil.core.entries import (
-    CallEntry,
-    CancelEntry,
-    DecidedEntry,
-    Entry,
-    ResultEntry,
-    ResumedEntry,
-    StartEntry,
-    TurnEntry,
-    WaitingEntry,
-)
-from counterfoil.core.errors import Conflict, DefinitionError, Fenced, NotFound, NotPending, UsageError
+from counterfoil.core.entries import CancelEntry, DecidedEntry, Entry, ResumedEntry, WaitingEntry
+from counterfoil.core.errors import Conflict, DefinitionError, Fenced, NotFound, NotPending
 from counterfoil.core.report import ToolErrorReport, report_from_json
 from counterfoil.store import (
+    EVERY_REPORT,
     Behind,
     Head,
     KeptRange,
@@ -36,210 +26,18 @@ from counterfoil.store import (
     RunRow,
     StatusChange,
     StoredRow,
+    needs_tenant,
 )
-
-_SETTLED = -1
-"""State of a call with a result; otherwise it is the attempt of the call's newest start, 0 where there is none."""
-
-
-@dataclass(slots=True, eq=False)
-class _Asked:
-    """An approval and what became of it."""
-
-    entry: WaitingEntry
-    decision: Decision | None = None
-    open: bool = True
-    """Awaits a decision."""
-    consumed: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class _Kept:
-    run: _Run
-    text: str | None
-    total: int
-    size: int
-    digest: str
-    erased_at: int | None = None
-
-
-class _Log:
-    """One interaction."""
-
-    __slots__ = ("encoded", "entries", "erased", "id", "open_run", "sequence", "tenant")
-
-    def __init__(self, tenant: str, interaction_id: str) -> None:
-        self.tenant = tenant
-        self.id = interaction_id
-        self.entries: list[Entry] = []
-        self.sequence = 1
-        self.open_run: _Run | None = None
-        self.encoded: list[tuple[bytes, bytes | None, bytes]] = []
-        self.erased: dict[int, int] = {}
-
-    def append(self, entries: Iterable[Entry]) -> int:
-        log = self.entries
-        number = len(log)
-        for e in entries:
-            number += 1
-            e.entry = number
-            width = e.width
-            if width:
-                e.sequence = self.sequence
-                self.sequence += width
-            log.append(e)
-        return number
-
-    def encode(self) -> list[tuple[bytes, bytes | None, bytes]]:
-        """(body, content, hash) of every entry so far."""
-        done = self.encoded
-        previous = done[-1][2] if done else GENESIS
-        for entry in self.entries[len(done) :]:
-            body, content = encode(entry)
-            previous = chain(previous, body)
-            done.append((body, content, previous))
-        return done
-
-    def erase(self, run_id: str, at: int) -> int:
-        """Put what is left of each entry of the run in its place; how many contents went."""
-        erased = 0
-        for i, (body, content, digest) in enumerate(self.encode()):
-            if content is not None and self.entries[i].run_id == run_id:
-                self.encoded[i] = (body, None, digest)
-                self.entries[i] = decode(body, None, i + 1)
-                self.erased[i + 1] = at
-                erased += 1
-        return erased
-
-
-class _Run:
-    """One run: its row's changing fields, and what is needed to keep the laws of `commit`."""
-
-    __slots__ = (
-        "asked", "calls", "ended_by", "epoch", "log", "new", "owner", "runnable", "status", "thread", "updated_at",
-        "wake_at",
-    )  # fmt: skip
-
-    def __init__(self, new: NewRun, log: _Log) -> None:
-        self.new = new
-        self.log = log
-        self.thread = new.entries[0].thread_id if new.entries else None
-        self.status = "running"
-        self.ended_by: str | None = None
-        self.owner = new.owner
-        self.epoch = 0 if new.owner is None else 1
-        self.runnable = new.owner is None
-        self.updated_at = new.created_at
-        self.wake_at: int | None = None
-        self.calls: dict[tuple[int, int], int] = {}
-        self.asked: dict[str, _Asked] | None = None
-
-    @property
-    def ended(self) -> bool:
-        return self.status not in ("running", "paused")
-
-    def row(self) -> RunRow:
-        new = self.new
-        return RunRow(
-            new.run_id, new.interaction_id, new.tenant, new.agent, self.status, self.ended_by, self.epoch, self.owner,
-            self.runnable, new.created_at, self.updated_at, self.wake_at, new.key, new.parent, new.pool, new.priority,
-            new.not_before,
-        )  # fmt: skip  # one field a line would fill half a page
-
-    def check(self, entries: Sequence[Entry]) -> dict[tuple[int, int], int]:
-        """The new state of each call that the entries start or settle.
-
-        Raises:
-            Fenced: an entry would break a law.
-            UsageError: an entry belongs to another run or thread.
-        """
-        run_id, thread, calls = self.new.run_id, self.thread, self.calls
-        after: dict[tuple[int, int], int] = {}
-        used: set[str] = set()
-        for e in entries:
-            if e.run_id != run_id or (e.thread_id != thread and isinstance(e, (TurnEntry, CallEntry))):
-                raise UsageError(
-                    f"an entry of run {e.run_id} (thread {e.thread_id}) cannot be written to run {run_id} ({thread})"
-                )
-            kind = type(e)
-            if kind is StartEntry:
-                key = (e.step, e.index)  # type: ignore[attr-defined]  # mypy does not narrow by `is`
-                state = after[key] if key in after else calls.get(key, 0)
-                self._check_start(e, state, used)  # type: ignore[arg-type]  # as above
-                after[key] = e.attempt  # type: ignore[attr-defined]  # as above
-            elif kind is ResultEntry:
-                key = (e.step, e.index)  # type: ignore[attr-defined]  # as above
-                state = after[key] if key in after else calls.get(key, 0)
-                if state < 0 or state != e.attempt:  # type: ignore[attr-defined]  # as above
-                    raise Fenced(
-                        f"a call of run {run_id} has a result or a newer start already; read the run again"
-                    )
-                after[key] = _SETTLED
-        return after
-
-    def _check_start(self, e: StartEntry, state: int, used: set[str]) -> None:
-        if not 0 <= state < e.attempt:
-            raise Fenced(
-                f"call {e.call_id} of run {e.run_id} was started or settled before; read the run again"
-            )
-        if e.approval_id is None:
-            return
-        asked = (self.asked or {}).get(e.approval_id)
-        if (
-            asked is None
-            or asked.consumed
-            or e.approval_id in used
-            or asked.decision is None
-            or asked.decision.choice not in ("approve", "rerun")
-            or (asked.entry.step, asked.entry.index) != (e.step, e.index)
-        ):
-            raise Fenced(
-                f"approval {e.approval_id} of call {e.call_id} gives no start (any more); read the run again"
-            )
-        used.add(e.approval_id)
-
-    def track(self, e: Entry) -> None:
-        """Open, consume or close approvals as an entry that is now on record says."""
-        if isinstance(e, WaitingEntry):
-            if self.asked is None:
-                self.asked = {}
-            self.close(e.step, e.index)
-            self.asked[e.approval.id] = _Asked(e)
-        elif self.asked is None:
-            return
-        elif type(e) is ResultEntry:
-            self.close(e.step, e.index)
-        elif isinstance(e, StartEntry) and e.approval_id is not None:
-            self.asked[e.approval_id].consumed = True
-
-    def close(self, step: int | None = None, index: int | None = None) -> None:
-        """Close the open approvals of one call, or all."""
-        for asked in (self.asked or {}).values():
-            if step is None or (asked.entry.step, asked.entry.index) == (step, index):
-                asked.open = False
-
-    def change(self, change: StatusChange, at: int) -> None:
-        self.status = change.status
-        self.ended_by = change.ended_by
-        self.wake_at = change.wake_at
-        self.updated_at = at
-        if change.status != "running":
-            self.owner = None
-        if self.ended:
-            self.runnable = False
-            self.close()
-            if self.log.open_run is self:
-                self.log.open_run = None
 
 
 class MemoryStore:
     """A `Store` in this process. What it holds is gone with the process."""
 
     def __init__(self) -> None:
-        self._logs: dict[tuple[str, str], _Log] = {}
-        self._runs: dict[tuple[str, str], _Run] = {}
-        self._keys: dict[tuple[str, str], _Run] = {}
-        self._kept: dict[tuple[str, str], _Kept] = {}
+        self._logs: dict[tuple[str, str], Log] = {}
+        self._runs: dict[tuple[str, str], Run] = {}
+        self._keys: dict[tuple[str, str], Run] = {}
+        self._kept: dict[tuple[str, str], Kept] = {}
         self._reports: list[ToolErrorReport] = []
         self._version = 0
 
@@ -252,29 +50,19 @@ class MemoryStore:
     async def create(self, new: NewRun) -> tuple[RunRow, bool]:
         """See `Store.create`."""
         tenant = new.tenant
+        needs_tenant(tenant)
         if new.key is not None:
             first = self._keys.get((tenant, new.key))
             if first is not None:
                 if first.new.key_digest != new.key_digest:
                     raise Conflict(f"key {new.key!r} was used for another request; give a new key")
                 return first.row(), False
-        place = (tenant, new.interaction_id)
-        log = self._logs.get(place)
-        if new.new_interaction:
-            if log is not None:
-                raise Conflict(f"interaction {new.interaction_id} exists already")
-            log = _Log(tenant, new.interaction_id)
-        elif log is None:
-            raise NotFound(f"no interaction {new.interaction_id}")
-        elif log.open_run is not None and new.parent is None:
-            raise Conflict(
-                f"interaction {new.interaction_id} has an open run, {log.open_run.new.run_id}; wait for its end"
-            )
+        log = self._log_for(new)
         if (tenant, new.run_id) in self._runs:
             raise Conflict(f"run {new.run_id} exists already")
-        run = _Run(new, log)
+        run = Run(new, log)
         run.check(new.entries)
-        self._logs[place] = log
+        self._logs[tenant, new.interaction_id] = log
         self._runs[tenant, new.run_id] = run
         if new.key is not None:
             self._keys[tenant, new.key] = run
@@ -283,6 +71,20 @@ class MemoryStore:
         log.append(new.entries)
         self._version += 1
         return run.row(), True
+
+    def _log_for(self, new: NewRun) -> Log:
+        log = self._logs.get((new.tenant, new.interaction_id))
+        if new.new_interaction:
+            if log is not None:
+                raise Conflict(f"interaction {new.interaction_id} exists already")
+            return Log(new.tenant, new.interaction_id)
+        if log is None:
+            raise NotFound(f"no interaction {new.interaction_id}")
+        if log.open_run is not None and new.parent is None:
+            raise Conflict(
+                f"interaction {log.id} has an open run, {log.open_run.new.run_id}; wait for its end"
+            )
+        return log
 
     async def claim(self, row: RunRow, owner: Owner) -> Lease | None:
         """See `Store.claim`."""
@@ -334,14 +136,14 @@ class MemoryStore:
         self._version += 1
         return last
 
-    def _keep(self, run: _Run, kept: Sequence[KeptText]) -> None:
+    def _keep(self, run: Run, kept: Sequence[KeptText]) -> None:
         tenant = run.new.tenant
         for k in kept:
             there = self._kept.get((tenant, k.id))
             if there is not None and there.digest != k.digest:
                 raise Fenced(f"another text is kept under {k.id} already")
         for k in kept:
-            self._kept.setdefault((tenant, k.id), _Kept(run, k.text, len(k.text), k.size, k.digest))
+            self._kept.setdefault((tenant, k.id), Kept(run, k.text, len(k.text), k.size, k.digest))
 
     async def post(self, tenant: str, run_id: str, entry: Entry) -> RunRow:
         """See `Store.post`."""
@@ -396,7 +198,7 @@ class MemoryStore:
         """See `Store.run`."""
         return self._run(tenant, run_id).row()
 
-    def _run(self, tenant: str, run_id: str) -> _Run:
+    def _run(self, tenant: str, run_id: str) -> Run:
         run = self._runs.get((tenant, run_id))
         if run is None:
             raise NotFound(f"no run {run_id}")
@@ -413,6 +215,7 @@ class MemoryStore:
         before: str | None = None,
     ) -> list[RunRow]:
         """See `Store.runs`."""
+        needs_tenant(tenant)
         mine = [run for run in self._runs.values() if run.new.tenant == tenant]
         if before is not None:
             mine = mine[: mine.index(self._run(tenant, before))]
@@ -442,6 +245,7 @@ class MemoryStore:
 
     async def approvals(self, tenant: str, run_id: str | None = None) -> list[Approval]:
         """See `Store.approvals`."""
+        needs_tenant(tenant)
         if run_id is None:
             runs = [run for run in self._runs.values() if run.asked and run.new.tenant == tenant]
         else:
@@ -449,8 +253,9 @@ class MemoryStore:
         found = [a.entry for run in runs for a in (run.asked or {}).values() if a.open]
         return [e.approval for e in sorted(found, key=lambda e: e.approval.requested_at)]
 
-    async def reports(self, tenant: str, where: ReportFilter = ReportFilter()) -> list[ToolErrorReport]:  # noqa: B008  # frozen
+    async def reports(self, tenant: str, where: ReportFilter = EVERY_REPORT) -> list[ToolErrorReport]:
         """See `Store.reports`."""
+        needs_tenant(tenant)
         found = [
             r
             for r in reversed(self._reports)

@@ -1,0 +1,207 @@
+"""An interaction and a run as objects, and the laws of `Store.commit` over them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from counterfoil.core.approval import Decision
+from counterfoil.core.codec import GENESIS, chain, decode, encode
+from counterfoil.core.entries import CallEntry, Entry, ResultEntry, StartEntry, TurnEntry, WaitingEntry
+from counterfoil.core.errors import Fenced, UsageError
+from counterfoil.store import NewRun, RunRow, StatusChange
+
+SETTLED = -1
+"""State of a call with a result; otherwise the attempt of the call's newest start, 0 where there is none."""
+
+
+@dataclass(slots=True, eq=False)
+class Asked:
+    """An approval and what became of it."""
+
+    entry: WaitingEntry
+    decision: Decision | None = None
+    open: bool = True
+    """Awaits a decision."""
+    consumed: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Kept:
+    """A text kept apart, and the run that it belongs to."""
+
+    run: Run
+    text: str | None
+    total: int
+    size: int
+    digest: str
+    erased_at: int | None = None
+
+
+class Log:
+    """One interaction."""
+
+    __slots__ = ("encoded", "entries", "erased", "id", "open_run", "sequence", "tenant")
+
+    def __init__(self, tenant: str, interaction_id: str) -> None:
+        self.tenant = tenant
+        self.id = interaction_id
+        self.entries: list[Entry] = []
+        self.sequence = 1
+        self.open_run: Run | None = None
+        self.encoded: list[tuple[bytes, bytes | None, bytes]] = []
+        self.erased: dict[int, int] = {}
+
+    def append(self, entries: Iterable[Entry]) -> int:
+        log = self.entries
+        number = len(log)
+        for e in entries:
+            number += 1
+            e.entry = number
+            width = e.width
+            if width:
+                e.sequence = self.sequence
+                self.sequence += width
+            log.append(e)
+        return number
+
+    def encode(self) -> list[tuple[bytes, bytes | None, bytes]]:
+        """(body, content, hash) of every entry so far."""
+        done = self.encoded
+        previous = done[-1][2] if done else GENESIS
+        for entry in self.entries[len(done) :]:
+            body, content = encode(entry)
+            previous = chain(previous, body)
+            done.append((body, content, previous))
+        return done
+
+    def erase(self, run_id: str, at: int) -> int:
+        """Put what is left of each entry of the run in its place; how many contents went."""
+        erased = 0
+        for i, (body, content, digest) in enumerate(self.encode()):
+            if content is not None and self.entries[i].run_id == run_id:
+                self.encoded[i] = (body, None, digest)
+                self.entries[i] = decode(body, None, i + 1)
+                self.erased[i + 1] = at
+                erased += 1
+        return erased
+
+
+class Run:
+    """One run: its row's changing fields, and what is needed to keep the laws of `commit`."""
+
+    __slots__ = (
+        "asked", "calls", "ended_by", "epoch", "log", "new", "owner", "runnable", "status", "thread",
+        "updated_at", "wake_at",
+    )  # fmt: skip  # names alone
+
+    def __init__(self, new: NewRun, log: Log) -> None:
+        self.new = new
+        self.log = log
+        self.thread = new.entries[0].thread_id if new.entries else None
+        self.status = "running"
+        self.ended_by: str | None = None
+        self.owner = new.owner
+        self.epoch = 0 if new.owner is None else 1
+        self.runnable = new.owner is None
+        self.updated_at = new.created_at
+        self.wake_at: int | None = None
+        self.calls: dict[tuple[int, int], int] = {}
+        self.asked: dict[str, Asked] | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.status not in ("running", "paused")
+
+    def row(self) -> RunRow:
+        new = self.new
+        return RunRow(
+            new.run_id, new.interaction_id, new.tenant, new.agent, self.status, self.ended_by, self.epoch,
+            self.owner, self.runnable, new.created_at, self.updated_at, self.wake_at, new.key, new.parent,
+            new.pool, new.priority, new.not_before,
+        )  # fmt: skip  # one field a line would fill half a page
+
+    def check(self, entries: Sequence[Entry]) -> dict[tuple[int, int], int]:
+        """The new state of each call that the entries start or settle.
+
+        Raises:
+            Fenced: an entry would break a law.
+            UsageError: an entry belongs to another run or thread.
+        """
+        run_id, thread, calls = self.new.run_id, self.thread, self.calls
+        after: dict[tuple[int, int], int] = {}
+        used: set[str] = set()
+        for e in entries:
+            if e.run_id != run_id or (e.thread_id != thread and isinstance(e, (TurnEntry, CallEntry))):
+                raise UsageError(
+                    f"an entry of run {e.run_id}, thread {e.thread_id} is not of run {run_id}, {thread}"
+                )
+            kind = type(e)
+            if kind is StartEntry:
+                key = (e.step, e.index)  # type: ignore[attr-defined]  # mypy does not narrow by `is`
+                state = after[key] if key in after else calls.get(key, 0)
+                self._check_start(e, state, used)  # type: ignore[arg-type]  # as above
+                after[key] = e.attempt  # type: ignore[attr-defined]  # as above
+            elif kind is ResultEntry:
+                key = (e.step, e.index)  # type: ignore[attr-defined]  # as above
+                state = after[key] if key in after else calls.get(key, 0)
+                if state < 0 or state != e.attempt:  # type: ignore[attr-defined]  # as above
+                    raise Fenced(
+                        f"a call of run {run_id} has a result or a newer start already; read the run again"
+                    )
+                after[key] = SETTLED
+        return after
+
+    def _check_start(self, e: StartEntry, state: int, used: set[str]) -> None:
+        if not 0 <= state < e.attempt:
+            raise Fenced(
+                f"call {e.call_id} of run {e.run_id} was started or settled before; read the run again"
+            )
+        if e.approval_id is None:
+            return
+        asked = (self.asked or {}).get(e.approval_id)
+        if (
+            asked is None
+            or asked.consumed
+            or e.approval_id in used
+            or asked.decision is None
+            or asked.decision.choice not in ("approve", "rerun")
+            or (asked.entry.step, asked.entry.index) != (e.step, e.index)
+        ):
+            raise Fenced(
+                f"approval {e.approval_id} of call {e.call_id} gives no start (any more); read the run again"
+            )
+        used.add(e.approval_id)
+
+    def track(self, e: Entry) -> None:
+        """Open, consume or close approvals as an entry that is now on record says."""
+        if isinstance(e, WaitingEntry):
+            if self.asked is None:
+                self.asked = {}
+            self.close(e.step, e.index)
+            self.asked[e.approval.id] = Asked(e)
+        elif self.asked is None:
+            return
+        elif type(e) is ResultEntry:
+            self.close(e.step, e.index)
+        elif isinstance(e, StartEntry) and e.approval_id is not None:
+            self.asked[e.approval_id].consumed = True
+
+    def close(self, step: int | None = None, index: int | None = None) -> None:
+        """Close the open approvals of one call, or all."""
+        for asked in (self.asked or {}).values():
+            if step is None or (asked.entry.step, asked.entry.index) == (step, index):
+                asked.open = False
+
+    def change(self, change: StatusChange, at: int) -> None:
+        self.status = change.status
+        self.ended_by = change.ended_by
+        self.wake_at = change.wake_at
+        self.updated_at = at
+        if change.status != "running":
+            self.owner = None
+        if self.ended:
+            self.runnable = False
+            self.close()
+            if self.log.open_run is self:
+                self.log.open_run = None
