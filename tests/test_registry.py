@@ -8,6 +8,7 @@ import pytest
 
 from counterfoil.core.errors import DefinitionError
 from counterfoil.registry import TARGETS, resolve
+from tests.promises import enforced
 
 
 def test_a_scheme_gives_the_factory_that_the_table_names():
@@ -62,6 +63,14 @@ def test_a_dependency_that_is_missing_says_what_to_install(kind, scheme, module,
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("DefinitionError ")
     assert command in done.stdout
+
+
+@enforced
+@pytest.mark.parametrize(
+    ("kind", "scheme"), [(kind, scheme) for kind, schemes in TARGETS.items() for scheme in schemes]
+)
+def test_every_scheme_of_the_table_has_its_factory(kind, scheme):
+    assert callable(resolve(kind, scheme))
 
 
 def test_importing_the_registry_imports_no_adapter():

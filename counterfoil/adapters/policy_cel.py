@@ -4,8 +4,8 @@ Each text is compiled twice. The first time every known key is a variable of its
 is an integer), and ``run`` itself is unknown: so a misspelt key and a comparison of wrong types fail when the
 policy loads. What is evaluated is compiled with ``run`` as a map, where the language's rules for maps hold.
 
-The native library (0.1.3) is kept from what it does not bear: it crashes on integers of many digits and on deep
-nesting, and a text ends for it at its first NUL, so that a rule would not see what follows.
+The native library (0.1.3) is kept from what it does not bear: it crashes on integers of many digits and on
+deep nesting, and a text ends for it at its first NUL, so that a rule would not see what follows.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def compile_condition(text: str) -> Callable[[Facts], object]:
             value = run.eval(data=data)
         except RuntimeError as error:
             raise ValueError(_shortened(str(error))) from error
-        # A null must never be taken out: the library then gives a reference to None away that it does not own,
-        # and in the end the process dies of it. Where the type is known there is none, and asking takes time.
+        # A null must never be taken out: the library then gives away a reference to None that it does not
+        # own, and in the end the process dies of it. Of a known type there is none, and asking takes time.
         if surely_bool or value.type() == _Type.BOOL:
             answer = value.value()
             if answer is True or answer is False:
