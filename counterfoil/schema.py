@@ -63,7 +63,7 @@ _NOTHING: Any = inspect.Parameter.empty
 _POSITIONAL_ONLY = inspect.Parameter.POSITIONAL_ONLY
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class FunctionSchema(ArgumentsSchema):
     """What a function's parameters mean; made by `inspect_function`.
 
@@ -99,7 +99,8 @@ class FunctionSchema(ArgumentsSchema):
         """See `ArgumentsSchema.parse`; defaults are filled in, but for those that have no JSON form."""
         # The way of nearly all calls is one call of the validator. What it refuses is looked at again,
         # slowly; it reads the literals NaN and Infinity, which are no JSON.
-        if raw and "NaN" not in raw and "Infinity" not in raw:
+        # A search for one letter runs some ten times faster through a long text than one for a word.
+        if raw and ("N" not in raw or "NaN" not in raw) and ("I" not in raw or "Infinity" not in raw):
             try:
                 return self._validate_json(raw, extra=self._extra)
             except Exception:  # noqa: BLE001, S110  # read again below, which says what it was

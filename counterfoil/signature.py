@@ -112,9 +112,7 @@ def hints_of(
 
 def _local_names(body: Any) -> dict[str, Any]:
     """Names that the function's enclosing functions and classes hold right now, the innermost last."""
-    found: list[dict[str, Any]] = (
-        [dict(inspect.getclosurevars(body).nonlocals)] if isinstance(body, FunctionType) else []
-    )
+    found: list[dict[str, Any]] = [_enclosed(body)]
     qualified = f"{getattr(body, '__qualname__', '')}"
     frame = inspect.currentframe() if "<locals>" in qualified or "." in qualified else None
     while frame is not None:
@@ -124,6 +122,22 @@ def _local_names(body: Any) -> dict[str, Any]:
             found.append(dict(frame.f_locals))
         frame = frame.f_back
     return {key: value for names in reversed(found) for key, value in names.items()}
+
+
+def _enclosed(body: Any) -> dict[str, Any]:
+    """What the function's closure holds; a name that is not bound yet, such as the tool's own, is left out."""
+    found = {}
+    cells = (
+        zip(body.__code__.co_freevars, body.__closure__ or (), strict=True)
+        if inspect.isfunction(body)
+        else ()
+    )
+    for key, cell in cells:
+        try:
+            found[key] = cell.cell_contents
+        except ValueError:
+            continue
+    return found
 
 
 def role_of(hint: Any, context_types: tuple[type, ...], deps_marker: type | None) -> str | None:

@@ -804,6 +804,35 @@ def test_types_of_the_function_around_are_found():
     assert set(Desk.schema.json_schema["$defs"]) == {"Label", "Order"}
 
 
+@pytest.mark.case("R172")
+def test_a_local_tool_that_calls_itself_is_built_before_its_name_is_bound():
+    class Order(BaseModel):
+        id: str
+
+    built = []
+
+    def keep(fn):
+        built.append(schema_of(fn))
+        return fn
+
+    @keep
+    def walk(order: Order, depth: int = 0):
+        return walk(order, depth + 1) if depth < 3 else order.id
+
+    assert list(built[0].json_schema["properties"]) == ["order", "depth"]
+
+
+@pytest.mark.case("R172")
+def test_a_model_that_is_not_complete_fails_at_definition_by_name():
+    class Order(BaseModel):
+        parts: list[Part]  # noqa: F821
+
+    def ship(ok: int, order: Order): ...
+
+    with pytest.raises(SchemaError, match=r"^ship: the parameter 'order' .*Part"):
+        schema_of(ship)
+
+
 @pytest.mark.parametrize(
     ("source", "says"),
     [
