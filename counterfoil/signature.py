@@ -127,12 +127,8 @@ def _local_names(body: Any) -> dict[str, Any]:
 def _enclosed(body: Any) -> dict[str, Any]:
     """What the function's closure holds; a name that is not bound yet, such as the tool's own, is left out."""
     found = {}
-    cells = (
-        zip(body.__code__.co_freevars, body.__closure__ or (), strict=True)
-        if inspect.isfunction(body)
-        else ()
-    )
-    for key, cell in cells:
+    names = body.__code__.co_freevars if inspect.isfunction(body) else ()
+    for key, cell in zip(names, getattr(body, "__closure__", None) or (), strict=True):
         try:
             found[key] = cell.cell_contents
         except ValueError:
