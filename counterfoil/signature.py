@@ -125,7 +125,7 @@ def _local_names(body: Any) -> dict[str, Any]:
 
 
 def _enclosed(body: Any) -> dict[str, Any]:
-    """What the function's closure holds; a name that is not bound yet, such as the tool's own, is left out."""
+    """What the closure holds; a name that is not bound yet, such as the tool's own, is left out."""
     found = {}
     names = body.__code__.co_freevars if inspect.isfunction(body) else ()
     for key, cell in zip(names, getattr(body, "__closure__", None) or (), strict=True):
