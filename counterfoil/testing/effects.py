@@ -19,8 +19,8 @@ class FrozenEffects(Effects):
         tick: microseconds by which each reading of `now` moves the clock; 0 lets it stand still.
         seed: 0 to 16383; two of these at work on one store need different ones, so that their ids differ.
 
-    `sleep` moves the clock at once and waits for nothing. Ids are UUIDs of version 7 that increase. `probe` is
-    as in `Effects`.
+    `sleep` moves the clock at once and waits for nothing. Ids are UUIDs of version 7 that increase. `probe`
+    is as in `Effects`.
     """
 
     __slots__ = ("_ids", "_now", "_seed", "slept", "tick")
@@ -47,7 +47,8 @@ class FrozenEffects(Effects):
         # The counter stands in both random parts, so that ids also increase where the clock stands.
         self._ids += 1
         high, low = divmod(self._ids, 1 << 48)
-        text = f"{(self._now // 1000) << 80 | 0x7000 << 64 | high << 64 | (0x8000 | self._seed) << 48 | low:032x}"
+        first, last = (self._now // 1000) << 16 | 0x7000 | high, (0x8000 | self._seed) << 48 | low
+        text = f"{first << 64 | last:032x}"
         return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
     async def sleep(self, seconds: float) -> None:

@@ -1,7 +1,7 @@
 """Models without a model: a script that you write, or the assistant turns of a recorded conversation.
 
-Both choose their turn by the number of model turns that the run already has in the request, and keep nothing between
-requests. So another process goes on where the first one died, and runs at once do not mix.
+Both choose their turn by the number of model turns that the run already has in the request, and keep nothing
+between requests. So another process goes on where the first one died, and runs at once do not mix.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def call(
     Args:
         tool: the tool's name; it need not exist.
         arguments: arguments whose names are taken here, such as ``id``.
-        id: the provider's id of the call; None as from a provider that gives none; two calls may have the same.
+        id: the provider's id of the call; None as from one that gives none; two calls may have the same.
         raw: the arguments' JSON text, verbatim, in place of the others; may be broken, empty or None.
         **named: the arguments.
     """
@@ -91,8 +91,11 @@ class SeenRequest:
 
     @property
     def messages(self) -> list[dict[str, JsonValue]]:
-        """The conversation as dicts: ``role``, ``content``, ``tool_calls`` [{id, name, arguments, arguments_raw}],
-        ``tool_call_id``, ``tool_name``, ``error``; the instructions first, results left out for space as pointers."""
+        """The conversation as dicts, instructions first; a result that was left out for space is its pointer.
+
+        ``role``, ``content``, ``tool_calls`` [{``id``, ``name``, ``arguments``, ``arguments_raw``}],
+        ``tool_call_id``, ``tool_name``, ``error``.
+        """
         request = self.request
         messages = request.messages
         first = len(messages) - request.length
@@ -157,7 +160,7 @@ Piece: TypeAlias = "Say | ModelCall"
 FixedTurn: TypeAlias = "Piece | Sequence[Piece] | ModelTurn"
 TurnFunction: TypeAlias = Callable[[SeenRequest], "FixedTurn | Awaitable[FixedTurn]"]
 Turn: TypeAlias = "FixedTurn | TurnFunction"
-"""What a script is made of: `say`, `call`, a list of them, or a function of the request that returns one of these."""
+"""What a script is made of: `say`, `call`, a list of them, or a function of the request that returns such."""
 
 _Played: TypeAlias = "tuple[tuple[TextDelta, ...], ModelTurn]"
 
@@ -170,13 +173,13 @@ class ScriptedModel:
             lambda request: say(f"I read: {request.messages[-1]['content']}"),
         ])
 
-    A turn is `say`, a `call`, a list of them, a finished `ModelTurn`, or a function of the request (see `SeenRequest`),
-    sync or async, that returns one of these.
+    A turn is `say`, a `call`, a list of them, a finished `ModelTurn`, or a function of the request (see
+    `SeenRequest`), sync or async, that returns one of these.
 
     Args:
         turns: the turns in order.
-        across_runs: choose the turn by all model turns in the request, those of earlier runs of the interaction
-            included, and not by those of this run alone.
+        across_runs: choose the turn by all model turns in the request, those of earlier runs of the
+            interaction included, and not by those of this run alone.
 
     Raises:
         DefinitionError: a turn is none of these.
@@ -213,7 +216,7 @@ class ScriptedModel:
         turn = self._turns[number]
         if callable(turn):
             made = turn(seen)
-            turn = _fixed(cast("FixedTurn", await made if inspect.isawaitable(made) else made), number + 1)
+            turn = _fixed(await made if inspect.isawaitable(made) else made, number + 1)
         deltas, finished = turn
         for delta in deltas:
             yield delta
@@ -239,8 +242,8 @@ class RecordedModel(ScriptedModel):
 
     Args:
         messages: ``{"role": "assistant", "content": str or null, "tool_calls": [{"id": str or null, "name",
-            "arguments", "arguments_raw"}]}`` and messages of other roles. ``arguments_raw``, where it is present, is
-            given verbatim in place of ``arguments``; a null id stays None.
+            "arguments", "arguments_raw"}]}`` and messages of other roles. ``arguments_raw``, where it is
+            present, is given verbatim in place of ``arguments``; a null id stays None.
         across_runs: as in `ScriptedModel`.
 
     Raises:
@@ -266,7 +269,7 @@ def _fixed(turn: FixedTurn, number: int) -> _Played:
     pieces: Sequence[Piece] = (turn,) if isinstance(turn, (Say, ModelCall)) else turn
     if not isinstance(pieces, (list, tuple)) or not pieces:
         raise DefinitionError(
-            f"turn {number} of the script is {turn!r:.80}; expected say(…), call(…), a list of at least one of them, "
+            f"turn {number} of the script is {turn!r:.80}; expected say(…), call(…), a list of at least one, "
             "or a function that returns one of these"
         )
     for piece in pieces:
@@ -309,9 +312,10 @@ def _summary(turn: _Played | TurnFunction) -> str:
 def open_scripted(spec: str, **settings: Any) -> ScriptedModel:
     """The model ``scripted:FILE``.
 
-    The file is a JSON array of turns, or JSON Lines with a turn a line. A turn is a string (what the model says) or an
-    object ``{"content": str or null, "tool_calls": [{"id", "name", "arguments" or "arguments_raw"}], "stop",
-    "usage": {"input_tokens", "output_tokens", "cached_tokens", "cost"}}`` in which every field may be absent.
+    The file is a JSON array of turns, or JSON Lines with a turn a line. A turn is a string (what the model
+    says) or an object ``{"content": str or null, "tool_calls": [{"id", "name", "arguments" or
+    "arguments_raw"}], "stop", "usage": {"input_tokens", "output_tokens", "cached_tokens", "cost"}}`` in which
+    every field may be absent.
 
     Args:
         spec: ``scripted:FILE`` or the file alone.
@@ -328,9 +332,9 @@ def open_scripted(spec: str, **settings: Any) -> ScriptedModel:
 def open_recorded(spec: str, **settings: Any) -> RecordedModel:
     """The model ``recorded:FILE`` or ``recorded:FILE#RUN``.
 
-    The file is a JSON array of messages or JSON Lines with a message a line, in the form of `RecordedModel`; or an
-    object with ``messages``, or JSON Lines with such an object a line, each one run. Where there are several runs,
-    ``#RUN`` chooses one by its ``id`` or by its number from 0.
+    The file is a JSON array of messages or JSON Lines with a message a line, in the form of `RecordedModel`;
+    or an object with ``messages``, or JSON Lines with such an object a line, each one run. Where there are
+    several runs, ``#RUN`` chooses one by its ``id`` or by its number from 0.
 
     Args:
         spec: ``recorded:FILE`` or ``recorded:FILE#RUN``, or the same without the scheme.
