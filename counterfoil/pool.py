@@ -95,8 +95,8 @@ class Body(asyncio.Future[T]):
 
 
 def _awaitable(error: BaseException) -> BaseException:
-    """What to raise at an await for ``error``: two kinds would mean something else there."""
-    if not isinstance(error, (StopIteration, asyncio.CancelledError)):
+    """What to raise at an await for ``error``: three kinds would mean something else there."""
+    if not isinstance(error, (StopIteration, GeneratorExit, asyncio.CancelledError)):
         return error
     instead = RuntimeError(f"the body raised {type(error).__name__}")
     instead.__cause__ = error
@@ -157,7 +157,8 @@ class ThreadPool:
         """Run ``fn`` in a thread, under a copy of the context variables of now; what it sets stays there.
 
         What it raises, SystemExit and KeyboardInterrupt included, is raised where the Body is awaited
-        (StopIteration and CancelledError, which mean something else there, as the cause of a RuntimeError).
+        (StopIteration, GeneratorExit and CancelledError, which mean something else there, as the cause of a
+        RuntimeError).
 
         Args:
             fn: the body.
