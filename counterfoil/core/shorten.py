@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 from counterfoil.core.jsontext import clean_text
 
 ELLIPSIS = "…"
 _NEAR = 16
-"""Code points that a cut may move to keep a visible character whole; longer ones are cut between code points."""
+"""Code points that a cut may move to keep a visible character whole; a longer one is cut between them."""
 _JOINER = "\u200d"
+_EXTENDS = re.compile("[\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]")
+"""Skin tones and tags, which change the emoji before them."""
+_MARKS = ("Mn", "Me", "Mc")
+"""Accents, variation selectors and other signs that have no place of their own."""
 
 
 def head_and_tail(text: str, head_bytes: int, tail_bytes: int) -> tuple[str, int, str]:
     """The beginning and the end of ``text``, and what lies between.
 
-    A cut never splits a code point and, where it need not go far, no visible character that is made of several.
-    Lone surrogates become U+FFFD before anything is counted.
+    A cut never splits a code point and, where it need not go far, no visible character made of several. Lone
+    surrogates become U+FFFD before anything is counted.
 
     Args:
         text: the whole text.
@@ -45,7 +50,7 @@ def head_and_tail(text: str, head_bytes: int, tail_bytes: int) -> tuple[str, int
 
 
 def clip(text: str, max_chars: int) -> str:
-    """``text`` in at most ``max_chars`` characters; where something is missing, the last of them is an ellipsis.
+    """``text`` in at most ``max_chars`` characters; the last is an ellipsis where something is missing.
 
     Lone surrogates become U+FFFD, so that whoever writes the text to a file or a terminal can encode it.
     """
@@ -79,7 +84,7 @@ def _splits(text: str, place: int) -> bool:
     before, after = text[place - 1], text[place]
     if after.isascii():
         return before == "\r" and after == "\n"
-    if before == _JOINER or after == _JOINER or unicodedata.combining(after) or _varies(after):
+    if _JOINER in (before, after) or _EXTENDS.match(after) or unicodedata.category(after) in _MARKS:
         return True
     if _is_flag_half(before) and _is_flag_half(after):
         start = place
@@ -89,16 +94,5 @@ def _splits(text: str, place: int) -> bool:
     return False
 
 
-def _varies(char: str) -> bool:
-    """A variation selector, a skin tone, a tag, or a mark that encloses or follows a letter."""
-    code = ord(char)
-    return (
-        0xFE00 <= code <= 0xFE0F
-        or 0x1F3FB <= code <= 0x1F3FF
-        or 0xE0020 <= code <= 0xE01EF
-        or unicodedata.category(char) in ("Mn", "Me", "Mc")
-    )
-
-
 def _is_flag_half(char: str) -> bool:
-    return 0x1F1E6 <= ord(char) <= 0x1F1FF
+    return "\U0001f1e6" <= char <= "\U0001f1ff"

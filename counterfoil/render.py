@@ -1,0 +1,136 @@
+"""Any Python value to content blocks, by fixed rules: the same value to the same bytes (contract 8).
+
+A ``str`` is text, verbatim. ``None`` is no output: one empty text, which a model reads as "(no output)" and
+whose JSON is ``""``, so that null is left to mean "kept apart". Bytes are a file. Everything else is JSON, by
+the rules of `counterfoil.jsonform`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import cast
+
+from counterfoil.core.content import (
+    BLOCK_TYPES,
+    Block,
+    File,
+    Json,
+    Kept,
+    Link,
+    Text,
+    block_to_json,
+)
+from counterfoil.core.jsontext import JsonValue, utf8_size
+from counterfoil.core.outcome import CODE_TABLE, Failed, Succeeded
+from counterfoil.core.result import ToolResult
+from counterfoil.jsonform import Formless, json_text
+
+
+class Unrenderable(ValueError):
+    """A value has no form that a model could read: what came, where in the value, what to do.
+
+    The message is for developer and operator: it names types and keys, and holds nothing else of the value.
+    """
+
+
+def render(value: object) -> tuple[Block, ...]:
+    """The blocks of a value that a tool returned; at least one.
+
+    Args:
+        value: anything but a `ToolResult`, which is a result already, and a generator, which is drained first
+            (see `combine`).
+
+    Returns:
+        For a content block, or a list or tuple of nothing but blocks, those; else one block of text, file or
+        JSON.
+
+    Raises:
+        Unrenderable: the value, or something in it, has no form; it nests over 200 levels, or holds itself.
+    """
+    if type(value) is str:
+        return (Text(value),)
+    if value is None:
+        return _NO_OUTPUT
+    if isinstance(value, BLOCK_TYPES):
+        return (cast("Block", value),)
+    if isinstance(value, str):
+        return (Text(str.__str__(value)),)
+    if (type(value) is list or type(value) is tuple) and value and isinstance(value[0], BLOCK_TYPES):
+        items = cast("Sequence[object]", value)
+        if all(isinstance(item, BLOCK_TYPES) for item in items):
+            return tuple(cast("Sequence[Block]", items))
+    try:
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            return (File(bytes(value)),)
+        return (Json.from_text(json_text(value)),)
+    except Formless as refused:
+        raise Unrenderable(refused.sentence()) from refused.__cause__
+
+
+_NO_OUTPUT: tuple[Block, ...] = (Text(""),)
+
+
+def content_size(blocks: Iterable[Block]) -> int:
+    """Bytes of the whole output (``resultSize`` of contract 1.2).
+
+    Text and JSON count in UTF-8, media as they are, a link by its URI, what is kept apart by its whole size.
+    """
+    size = 0
+    for block in blocks:
+        match block:
+            case Text() | Json():
+                size += utf8_size(block.text)
+            case Link():
+                size += utf8_size(block.uri)
+            case Kept():
+                size += block.size
+            case _:
+                size += len(block.data)
+    return size
+
+
+def output_json(result: ToolResult) -> JsonValue:
+    """What the call gave, as JSON (``output`` of contract 1.2); None when it is kept apart.
+
+    Of a success: the text of one text block, the value of one JSON block, else the list of blocks. Of a
+    failure: ``{"error": {"code"?, "name"?, "message"}}``, where only the gateway's codes have a name and the
+    message is what the model reads. Of anything else: what the model reads.
+    """
+    content = result.content
+    if len(content) == 1 and isinstance(content[0], Kept):
+        return None
+    match result.outcome:
+        case Failed(failure):
+            error: dict[str, JsonValue] = {}
+            if failure.code is not None:
+                error["code"] = int(failure.code)
+                if failure.code in CODE_TABLE:
+                    error["name"] = CODE_TABLE[failure.code].code.name
+            error["message"] = result.model_output
+            return {"error": error}
+        case Succeeded():
+            match content:
+                case (Text(text),):
+                    return text
+                case (Json() as block,):
+                    return block.value
+                case _:
+                    return [block_to_json(block) for block in content]
+        case _:
+            return result.model_output
+
+
+def combine(items: list[object]) -> object:
+    """The value that a drained generator amounts to.
+
+    Returns:
+        A `ToolResult` that came last; else all strings joined to one; else the list of all items; None where
+        there were none.
+    """
+    if not items:
+        return None
+    if isinstance(items[-1], ToolResult):
+        return items[-1]
+    if all(isinstance(item, str) for item in items):
+        return "".join(cast("list[str]", items))
+    return items
