@@ -21,9 +21,9 @@ import signal
 import sys
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Generator, Mapping
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, TypeVar, cast
 
 from counterfoil.core.call import Caller, caller_from_json
 from counterfoil.core.errors import CounterfoilError, DefinitionError, ToolError, UsageError
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from multiprocessing.connection import Connection
     from subprocess import Popen
+
+T = TypeVar("T")
 
 Message: TypeAlias = "tuple[Any, ...]"
 
@@ -44,7 +46,7 @@ EXIT_SECONDS = 2.0
 
 
 class ProcessDied(CounterfoilError):
-    """The child ended before its body: by ``signal`` (its number) or with ``exit_code``; the other is None."""
+    """The child ended before its body: by ``signal``, a number, or with ``exit_code``. The other is None."""
 
     def __init__(self, returncode: int) -> None:
         self.signal = -returncode if returncode < 0 else None
@@ -83,7 +85,7 @@ class OnProgress(Protocol):
 
 
 OnMemo: TypeAlias = "Callable[[str, Callable[[], Awaitable[object]]], Awaitable[object]]"
-"""What a body's ``ctx.memo`` leads to; the shape of ToolContext.memo. Its ``fn`` calls that of the body."""
+"""What a body's ``ctx.memo`` leads to; the shape of ToolContext.memo. The function calls the body's."""
 
 
 class _NotComputed(CounterfoilError):
@@ -381,7 +383,7 @@ class ProcessBody:
             try:
                 return await self._follow(child, request)
             except ProcessDied:
-                # An idle child may have died while nobody looked; nothing of the body ran, so another takes it.
+                # An idle child died while nobody looked. Nothing of the body ran, so another may.
                 if self.started or self._killed or not child.used:
                     raise
             finally:
@@ -537,21 +539,13 @@ class ChildContext:
     def memo(self, name: str, fn: Callable[[], Any]) -> Any:
         """The value of ``fn()``, recorded once and given back in every later attempt.
 
-        ``fn`` may be async where this is awaited.
+        ``fn`` may be async.
 
         Raises:
             CannotCross: the value cannot be pickled.
-            UsageError: an async ``fn`` where no loop runs.
         """
         steps = self._memo(name, fn)
-        if _loop_runs():
-            return steps
-        try:
-            steps.send(None)  # without a loop it never suspends: _Reply blocks
-        except StopIteration as end:
-            return end.value
-        steps.close()
-        raise UsageError("ctx.memo of a sync tool takes a sync function")
+        return steps if _loop_runs() else _finish(steps)
 
     async def _memo(self, name: str, fn: Callable[[], Any]) -> object:
         what = f"the value of memo {name!r}"
@@ -560,7 +554,9 @@ class ChildContext:
         if not answer:  # nothing is on record: compute it here
             try:
                 value = fn()
-                data = _pack(await value if inspect.isawaitable(value) else value, what)
+                if inspect.isawaitable(value):
+                    value = await value if _loop_runs() else asyncio.run(_awaited(value))
+                data = _pack(value, what)
             except BaseException:
                 self._wire.send(self._cancelled, "computed", number, None)
                 raise
@@ -569,6 +565,19 @@ class ChildContext:
         if error is not None:
             raise _unpack_error(error)
         return cast("object", _unpack(recorded, what))
+
+
+def _finish(steps: Coroutine[Any, Any, T]) -> T:
+    """The value of a coroutine that waits for nothing but a _Reply, where no loop runs."""
+    try:
+        steps.send(None)
+    except StopIteration as end:
+        return cast("T", end.value)
+    raise AssertionError(steps)
+
+
+async def _awaited(value: Awaitable[T]) -> T:
+    return await value
 
 
 def _loop_runs() -> bool:
@@ -702,16 +711,17 @@ def _resolve(target: str) -> Callable[..., Any]:
 
 def _call(fn: Callable[..., Any], arguments: dict[str, Any], on_item: Callable[[object], None]) -> object:
     value = fn(**arguments)
+    if inspect.isawaitable(value):
+        return asyncio.run(_awaited(value))
+    if inspect.isasyncgen(value):
+        return asyncio.run(_each(value, on_item))
     if inspect.isgenerator(value):
         for item in value:
             on_item(item)
         return None
+    return cast("object", value)
 
-    async def finish() -> object:
-        if inspect.isawaitable(value):
-            return await value
-        async for item in value:
-            on_item(item)
-        return None
 
-    return asyncio.run(finish()) if inspect.isawaitable(value) or inspect.isasyncgen(value) else value
+async def _each(items: AsyncIterable[object], on_item: Callable[[object], None]) -> None:
+    async for item in items:
+        on_item(item)
