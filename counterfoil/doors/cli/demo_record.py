@@ -26,7 +26,7 @@ TURNS: Final = Path(__file__).with_name("demo_turns.jsonl")
 """The recorded turns that come with the package."""
 
 Message: TypeAlias = dict[str, Any]
-"""`role`, `content`; an assistant's `tool_calls` [{id, name, arguments}]; a tool's `tool_call_id` and name."""
+"""`role`, `content`; calls: `tool_calls` [{id, name, arguments}]; a result: `tool_call_id`, `tool_name`."""
 
 
 def load_turns(path: Path = TURNS) -> dict[str, list[Message]]:

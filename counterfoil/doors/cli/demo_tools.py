@@ -22,8 +22,8 @@ __all__ = ["INSTRUCTIONS", "QUESTIONS", "Clone", "Question", "demo_tools"]
 MAX_PATH: Final = 60
 """Characters of a path; the bound also closes a string that the model would not end."""
 
-MAX_LISTED: Final = 12
-"""Names in one listing; the model repeats as many, and loses itself in twenty."""
+MAX_LISTED: Final = 8
+"""Names in one listing; the model repeats as many, and loses itself in more."""
 
 MAX_READ: Final = 1200
 """Characters of a file that the model reads, about 400 tokens."""
