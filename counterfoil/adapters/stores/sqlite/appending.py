@@ -1,0 +1,222 @@
+"""The writes of a run's driver: the laws of `Store.commit`, in SQL.
+
+A function here checks and encodes before its first write: a refusal leaves nothing to take back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from sqlite3 import Connection
+from typing import NamedTuple, TypeAlias
+
+from counterfoil.adapters.stores.sqlite.database import SQL
+from counterfoil.core.codec import GENESIS, chain, encode
+from counterfoil.core.entries import CallEntry, Entry, ResultEntry, StartEntry, TurnEntry, WaitingEntry
+from counterfoil.core.errors import Fenced, NotFound, UsageError
+from counterfoil.core.jsontext import dumps
+from counterfoil.core.report import ToolErrorReport
+from counterfoil.store import Behind, KeptText, Lease, StatusChange
+
+Row: TypeAlias = tuple[object, ...]
+
+PIECE_BYTES = 64 * 1024
+"""Bytes of one piece of a text kept apart, at most: what a read of a few characters costs."""
+_ENTRY = 0xFFFFFFFF
+"""Mask of the entry's number in its place."""
+_SETTLED = -1
+_CONTINUES = range(0x80, 0xC0)
+"""Bytes of UTF-8 that go on with a character."""
+_RUN_AND_TIP = SQL["run_and_tip"]
+_APPEND = SQL["append"]
+_CALL_STATE = SQL["call_state"]
+_CLOSE_OF_CALL = SQL["close_approvals_of_call"]
+
+
+class Tip:
+    """Where an interaction's next entry goes."""
+
+    __slots__ = ("hash", "place", "sequence")
+
+    def __init__(self, interaction: int, row: tuple[int | None, bytes, int]) -> None:
+        """``row``: place, hash and next reading number of the last entry, each None where there is none."""
+        place, digest, sequence = row
+        if place is None:
+            self.place, self.hash, self.sequence = interaction << 32, GENESIS, 1
+        else:
+            self.place, self.hash, self.sequence = place, digest, sequence
+
+    def rows(self, run: int, entries: Sequence[Entry]) -> list[Row]:
+        """Number the entries; the rows to append."""
+        rows: list[Row] = []
+        place, digest, sequence = self.place, self.hash, self.sequence
+        for e in entries:
+            place += 1
+            e.entry = place & _ENTRY
+            width = e.width
+            if width:
+                e.sequence = sequence
+                sequence += width
+            body, content = encode(e)
+            digest = chain(digest, body)
+            kind = type(e)
+            step = idx = slot = None
+            if kind is StartEntry:
+                step, idx, slot = e.step, e.index, e.attempt  # type: ignore[attr-defined]  # mypy: no narrowing by `is`
+            elif kind is ResultEntry:
+                step, idx, slot = e.step, e.index, 0  # type: ignore[attr-defined]  # as above
+            rows.append((place, run, e.kind, step, idx, slot, e.sequence, sequence, body, content, digest))
+        self.place, self.hash, self.sequence = place, digest, sequence
+        return rows
+
+
+class Commit(NamedTuple):
+    """The arguments of `Store.commit`."""
+
+    lease: Lease
+    entries: Sequence[Entry]
+    change: StatusChange | None
+    reports: Sequence[ToolErrorReport]
+    kept: Sequence[KeptText]
+    expect: int | None
+
+
+def commit(db: Connection, what: Commit) -> int:
+    """See `Store.commit`."""
+    lease, entries, change, reports, kept, expect = what
+    found = db.execute(_RUN_AND_TIP, (lease.tenant, lease.run_id)).fetchone()
+    if found is None:
+        raise NotFound(f"no run {lease.run_id}")
+    run, interaction, thread, epoch, owner, _, at, *tip_row = found
+    if epoch != lease.epoch or owner is None:
+        raise Fenced(f"run {lease.run_id} is held by another worker, or by none; claim it again")
+    tip = Tip(interaction, tip_row)
+    if expect is not None and expect != tip.place & _ENTRY:
+        raise Behind
+    check(db, run, lease.run_id, thread, entries)
+    new_texts = _new_texts(db, lease.tenant, kept) if kept else ()
+    rows = tip.rows(run, entries)
+    told = [
+        (lease.tenant, run, r.tool_name, None if r.code is None else str(r.code), r.at_us, dumps(r.to_json()))
+        for r in reports
+    ]
+    for row in rows:
+        db.execute(_APPEND, row)
+    track(db, run, entries)
+    for report in told:
+        db.execute(SQL["new_report"], report)
+    for text in new_texts:
+        keep(db, lease.tenant, run, text)
+    if change is not None:
+        apply_change(db, run, interaction, change, entries[-1].at if entries else at)
+    return tip.place & _ENTRY
+
+
+def check(db: Connection, run: int, run_id: str, thread: str | None, entries: Sequence[Entry]) -> None:
+    """Refuse entries that would break a law.
+
+    Raises:
+        Fenced: a doubled start or result, a result of an old attempt, an approval that gives no start.
+        UsageError: an entry belongs to another run or thread.
+    """
+    after: dict[tuple[int, int], int] = {}
+    used: set[str] = set()
+    for e in entries:
+        if e.run_id != run_id or (e.thread_id != thread and isinstance(e, (TurnEntry, CallEntry))):
+            raise UsageError(
+                f"an entry of run {e.run_id}, thread {e.thread_id} is not of run {run_id}, {thread}"
+            )
+        kind = type(e)
+        if kind is StartEntry:
+            _check_start(db, run, e, after, used)  # type: ignore[arg-type]  # mypy: no narrowing by `is`
+        elif kind is ResultEntry:
+            key = (e.step, e.index)  # type: ignore[attr-defined]  # as above
+            state = after[key] if key in after else _state(db, run, key)
+            if state < 0 or state != e.attempt:  # type: ignore[attr-defined]  # as above
+                raise Fenced(
+                    f"a call of run {run_id} has a result or a newer start already; read the run again"
+                )
+            after[key] = _SETTLED
+
+
+def _check_start(
+    db: Connection, run: int, e: StartEntry, after: dict[tuple[int, int], int], used: set[str]
+) -> None:
+    key = (e.step, e.index)
+    state = after[key] if key in after else _state(db, run, key)
+    if not 0 <= state < e.attempt:
+        raise Fenced(f"call {e.call_id} of run {e.run_id} was started or settled before; read the run again")
+    after[key] = e.attempt
+    if e.approval_id is None:
+        return
+    asked = db.execute(SQL["approval_for_start"], (run, e.approval_id)).fetchone()
+    usable = asked is not None and asked[1:3] == key and asked[3] in ("approve", "rerun") and not asked[4]
+    if not usable or e.approval_id in used:
+        raise Fenced(
+            f"approval {e.approval_id} of call {e.call_id} gives no start (any more); read the run again"
+        )
+    used.add(e.approval_id)
+
+
+def _state(db: Connection, run: int, key: tuple[int, int]) -> int:
+    """-1 where the call has a result, else the attempt of its newest start, 0 where there is none."""
+    least, most = db.execute(_CALL_STATE, (run, *key)).fetchone()
+    return 0 if least is None else _SETTLED if least == 0 else int(most)
+
+
+def track(db: Connection, run: int, entries: Sequence[Entry]) -> None:
+    """Open, consume and close approvals as the entries say."""
+    for e in entries:
+        kind = type(e)
+        if kind is ResultEntry:
+            db.execute(_CLOSE_OF_CALL, (run, e.step, e.index))  # type: ignore[attr-defined]  # mypy: no narrowing by `is`
+        elif isinstance(e, StartEntry):
+            if e.approval_id is not None:
+                db.execute(SQL["consume"], (run, e.approval_id))
+        elif isinstance(e, WaitingEntry):
+            db.execute(_CLOSE_OF_CALL, (run, e.step, e.index))
+            asked = dumps(e.approval.to_json())
+            db.execute(
+                SQL["new_approval"], (run, e.approval.id, e.call_id, e.step, e.index, e.thread_id, asked)
+            )
+
+
+def apply_change(db: Connection, run: int, interaction: int, change: StatusChange, at: int) -> None:
+    """Leave the run's row as the change says; an end closes what was open."""
+    values = (change.status, change.ended_by, change.wake_at, at, run)
+    if change.status == "running":
+        db.execute(SQL["change_running"], values)
+    elif change.status == "paused":
+        db.execute(SQL["change_paused"], values)
+    else:
+        db.execute(SQL["change_ended"], values)
+        db.execute(SQL["close_approvals"], (run,))
+        db.execute(SQL["release"], (interaction, run))
+
+
+def _new_texts(db: Connection, tenant: str, kept: Sequence[KeptText]) -> list[KeptText]:
+    new: dict[str, KeptText] = {}
+    for k in kept:
+        there = db.execute(SQL["kept_head"], (tenant, k.id)).fetchone()
+        if there is None and k.id not in new:
+            new[k.id] = k
+        elif k.digest != (there[3] if there else new[k.id].digest):
+            raise Fenced(f"another text is kept under {k.id} already")
+    return list(new.values())
+
+
+def keep(db: Connection, tenant: str, run: int, text: KeptText) -> None:
+    """Store a text in pieces that end where a character ends."""
+    number = db.execute(
+        SQL["new_kept"], (tenant, text.id, run, len(text.text), text.size, text.digest)
+    ).lastrowid
+    assert number is not None  # noqa: S101  # an INSERT has one
+    data = text.text.encode()
+    first = start = 0
+    while start < len(data):
+        end = min(start + PIECE_BYTES, len(data))
+        while end < len(data) and data[end] in _CONTINUES:
+            end -= 1
+        piece = data[start:end]
+        db.execute(SQL["new_piece"], ((number << 32) + first, piece))
+        first += len(piece.decode())
+        start = end

@@ -1,0 +1,179 @@
+"""The other writes: create, claim, post, decide, erase. As in `appending`, checks come before writes."""
+
+from __future__ import annotations
+
+from sqlite3 import Connection
+from typing import cast
+
+from counterfoil.adapters.stores.sqlite.appending import Tip, check, track
+from counterfoil.adapters.stores.sqlite.database import SQL
+from counterfoil.adapters.stores.sqlite.reading import run_row
+from counterfoil.core.approval import Approval, Choice, Decision, approval_from_json, settle
+from counterfoil.core.entries import CancelEntry, DecidedEntry, Entry, Fields, ResumedEntry
+from counterfoil.core.errors import Conflict, NotFound, NotPending
+from counterfoil.core.jsontext import JsonValue, dumps, loads
+from counterfoil.store import Lease, NewRun, Owner, RunRow, needs_tenant
+
+_NO_OWNER = (None, None, None)
+
+
+def create(db: Connection, new: NewRun) -> tuple[RunRow, bool]:
+    """See `Store.create`."""
+    tenant = new.tenant
+    needs_tenant(tenant)
+    if new.key is not None:
+        first = db.execute(SQL["run_by_key"], (tenant, new.key)).fetchone()
+        if first is not None:
+            if first[1] != new.key_digest:
+                raise Conflict(f"key {new.key!r} was used for another request; give a new key")
+            return run_row(db, tenant, first[0]), False
+    interaction = _interaction_for(db, new)
+    if db.execute(SQL["run_number"], (tenant, new.run_id)).fetchone() is not None:
+        raise Conflict(f"run {new.run_id} exists already")
+    thread = new.entries[0].thread_id if new.entries else None
+    # There is no run yet whose calls could be looked up: 0 is the number of none.
+    check(db, 0, new.run_id, thread, new.entries)
+    if interaction is None:
+        interaction = cast("int", db.execute(SQL["new_interaction"], (tenant, new.interaction_id)).lastrowid)
+        tip = Tip(interaction, (None, b"", 0))
+    else:
+        last = db.execute(SQL["tip"], (interaction, interaction)).fetchone()
+        tip = Tip(interaction, last or (None, b"", 0))
+    owner = new.owner
+    run = cast(
+        "int",
+        db.execute(
+            SQL["new_run"],
+            (
+                tenant, new.run_id, interaction, thread, new.agent, 0 if owner is None else 1,
+                *(_NO_OWNER if owner is None else (owner.host, owner.pid, owner.started)), owner is None,
+                new.created_at, new.created_at, new.key, new.key_digest, new.parent, new.pool, new.priority,
+                new.not_before,
+            ),
+        ).lastrowid,
+    )  # fmt: skip  # in the order of the statement
+    if new.parent is None:
+        db.execute(SQL["occupy"], (run, interaction))
+    db.executemany(SQL["append"], tip.rows(run, new.entries))
+    track(db, run, new.entries)
+    row = RunRow(
+        new.run_id, new.interaction_id, tenant, new.agent, "running", None, 0 if owner is None else 1, owner,
+        owner is None, new.created_at, new.created_at, None, new.key, new.parent, new.pool, new.priority,
+        new.not_before,
+    )  # fmt: skip  # as it was written
+    return row, True
+
+
+def _interaction_for(db: Connection, new: NewRun) -> int | None:
+    """The number of the interaction; None where it is to be made."""
+    found = db.execute(SQL["interaction"], (new.tenant, new.interaction_id)).fetchone()
+    if new.new_interaction:
+        if found is not None:
+            raise Conflict(f"interaction {new.interaction_id} exists already")
+        return None
+    if found is None:
+        raise NotFound(f"no interaction {new.interaction_id}")
+    if found[1] is not None and new.parent is None:
+        raise Conflict(f"interaction {new.interaction_id} has an open run; wait for its end")
+    return cast("int", found[0])
+
+
+def claim(db: Connection, row: RunRow, owner: Owner) -> Lease | None:
+    """See `Store.claim`."""
+    claimed = db.execute(
+        SQL["claim"], (owner.host, owner.pid, owner.started, row.tenant, row.run_id, row.epoch)
+    )
+    if claimed.rowcount:
+        return Lease(row.tenant, row.run_id, row.interaction_id, row.epoch + 1)
+    run_row(db, row.tenant, row.run_id)
+    return None
+
+
+def post(db: Connection, tenant: str, run_id: str, entry: Entry) -> RunRow:
+    """See `Store.post`."""
+    before = run_row(db, tenant, run_id)
+    ended = before.status not in ("running", "paused")
+    if ended and isinstance(entry, CancelEntry):
+        return before
+    run, interaction, thread, *_, place, digest, following = db.execute(
+        SQL["run_and_tip"], (tenant, run_id)
+    ).fetchone()
+    check(db, run, run_id, thread, (entry,))
+    reopens = ended and isinstance(entry, ResumedEntry)
+    if reopens:
+        if before.status != "limited":
+            raise Conflict(f"run {run_id} is {before.status}; only a limited run can be continued")
+        _, open_run = db.execute(SQL["interaction"], (tenant, before.interaction_id)).fetchone()
+        if before.parent is None and open_run is not None:
+            raise Conflict(f"interaction {before.interaction_id} has another open run; wait for its end")
+    rows = Tip(interaction, (place, digest, following)).rows(run, (entry,))
+    if reopens:
+        db.execute(SQL["reopen"], (run,))
+        if before.parent is None:
+            db.execute(SQL["occupy"], (run, interaction))
+    db.execute(SQL["append"], rows[0])
+    db.execute(SQL["runnable"], (entry.at, run))
+    return before
+
+
+def decide(
+    db: Connection, tenant: str, run_id: str, call_id: str, decision: Decision
+) -> tuple[Approval, bool]:
+    """See `Store.decide`."""
+    found = db.execute(SQL["run_and_tip"], (tenant, run_id)).fetchone()
+    if found is None:
+        raise NotFound(f"no run {run_id}")
+    run, interaction, *_, place, digest, following = found
+    asked = db.execute(SQL["newest_approval"], (run, call_id)).fetchone()
+    if asked is None:
+        raise NotPending(f"call {call_id} of run {run_id} awaits no decision; list the approvals that do")
+    number, step, index, thread, asked_json, first_json, is_open = asked
+    approval = approval_from_json(cast("Fields", loads(asked_json)))
+    first = None if first_json is None else _decision(loads(first_json))
+    if not settle(approval, first, decision, open_=bool(is_open)):
+        return approval, False
+    entry = DecidedEntry(
+        run_id=run_id, thread_id=thread, at=decision.at, step=step, index=index, call_id=call_id,
+        tool_name=approval.tool_name, approval_id=approval.id, decision=decision,
+    )  # fmt: skip  # one line a field says no more
+    stored = _decision_json(decision)
+    rows = Tip(interaction, (place, digest, following)).rows(run, (entry,))
+    db.execute(SQL["append"], rows[0])
+    db.execute(SQL["decided"], (stored, decision.choice, number))
+    db.execute(SQL["runnable"], (decision.at, run))
+    return approval, True
+
+
+def _decision_json(d: Decision) -> bytes:
+    edited = None if d.input is None else d.input.decode()
+    return dumps([d.choice, d.by, d.reason, edited, d.digest, d.value, d.at])
+
+
+def _decision(data: JsonValue) -> Decision:
+    choice, by, reason, edited, digest, value, at = cast("list[str | None]", data)
+    return Decision(
+        cast("Choice", choice),
+        by,
+        reason,
+        None if edited is None else edited.encode(),
+        digest,
+        value,
+        cast("int", at),
+    )
+
+
+def erase(db: Connection, tenant: str, run_id: str, at: int) -> int:
+    """See `Store.erase`."""
+    found = db.execute(SQL["run_number"], (tenant, run_id)).fetchone()
+    if found is None:
+        raise NotFound(f"no run {run_id}")
+    run, interaction, status, _ = found
+    if status in ("running", "paused"):
+        raise Conflict(f"run {run_id} is {status}; erase it after its end")
+    erased = db.execute(SQL["erase_entries"], (at, run, interaction, interaction)).rowcount
+    for (kept,) in db.execute(SQL["kept_of_run"], (run,)).fetchall():
+        db.execute(SQL["erase_pieces_of"], (kept, kept))
+    erased += db.execute(SQL["erase_kept"], (at, run)).rowcount
+    erased += db.execute(SQL["erase_reports"], (run,)).rowcount
+    db.execute(SQL["erase_approvals"], (run,))
+    return erased

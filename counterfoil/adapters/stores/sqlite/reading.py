@@ -1,0 +1,173 @@
+"""What the reader's connection does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from sqlite3 import Connection
+from typing import Any, cast
+
+from counterfoil.adapters.stores.sqlite.database import BUSY_SECONDS, SQL
+from counterfoil.core.approval import Approval, approval_from_json
+from counterfoil.core.codec import decode
+from counterfoil.core.entries import Entry, Fields
+from counterfoil.core.errors import NotFound
+from counterfoil.core.jsontext import loads
+from counterfoil.core.report import ToolErrorReport, report_from_json
+from counterfoil.store import Head, KeptRange, Owner, ReportFilter, RunRow, StoredRow
+
+PAGE_ROWS = 256
+"""Entries that `rows` takes at a time, at most."""
+PAGE_BYTES = 4 * 1024 * 1024
+"""Bytes of them after which a page ends; a single entry may be larger."""
+
+
+def _row(values: Sequence[Any]) -> RunRow:
+    host, pid, started = values[7:10]
+    owner = None if host is None else Owner(host, pid, started)
+    return RunRow(*values[:7], owner, bool(values[10]), *values[11:])  # type: ignore[call-arg]  # in its order
+
+
+def run_row(db: Connection, tenant: str, run_id: str) -> RunRow:
+    """See `Store.run`."""
+    found = db.execute(SQL["run"], (tenant, run_id)).fetchone()
+    if found is None:
+        raise NotFound(f"no run {run_id}")
+    return _row(found)
+
+
+def _number(db: Connection, tenant: str, run_id: str) -> int:
+    found = db.execute(SQL["run_number"], (tenant, run_id)).fetchone()
+    if found is None:
+        raise NotFound(f"no run {run_id}")
+    return cast("int", found[0])
+
+
+def runs(
+    db: Connection, tenant: str, before: str | None, where: Mapping[str, str | int | None]
+) -> list[RunRow]:
+    """See `Store.runs`; ``where`` holds status, agent, interaction and limit."""
+    where = {**where, "tenant": tenant, "before": None if before is None else _number(db, tenant, before)}
+    return [_row(values) for values in db.execute(SQL["runs"], where)]
+
+
+def open_runs(db: Connection, agents: Sequence[str], pool: str | None) -> list[RunRow]:
+    """See `Store.open_runs`."""
+    found = [_row(values) for agent in set(agents) for values in db.execute(SQL["open_runs"], (agent,))]
+    return [row for row in found if pool in (None, row.pool)]
+
+
+def entries(db: Connection, tenant: str, interaction_id: str, after: int) -> list[Entry]:
+    """See `Store.entries`."""
+    found = db.execute(SQL["interaction"], (tenant, interaction_id)).fetchone()
+    if found is None:
+        raise NotFound(f"no interaction {interaction_id}")
+    n = found[0]
+    return [
+        decode(body, content, number)
+        for number, body, content in db.execute(SQL["entries"], (n, max(after, 0), n))
+    ]
+
+
+def approvals(db: Connection, tenant: str, run_id: str | None) -> list[Approval]:
+    """See `Store.approvals`."""
+    if run_id is None:
+        found = db.execute(SQL["approvals"], (tenant,))
+    else:
+        found = db.execute(SQL["approvals_of_run"], (_number(db, tenant, run_id),))
+    asked = [approval_from_json(cast("Fields", loads(data))) for (data,) in found]
+    return sorted(asked, key=lambda a: a.requested_at)
+
+
+def reports(db: Connection, tenant: str, where: ReportFilter) -> list[ToolErrorReport]:
+    """See `Store.reports`."""
+    if where.run_id is not None:
+        try:
+            run = _number(db, tenant, where.run_id)
+        except NotFound:
+            return []
+    else:
+        run = None
+    values = {
+        "tenant": tenant,
+        "run": run,
+        "tool": where.tool_name,
+        "code": None if where.code is None else str(where.code),
+        "since": where.since,
+        "limit": max(where.limit, 0),
+    }
+    return [report_from_json(cast("Fields", loads(data))) for (data,) in db.execute(SQL["reports"], values)]
+
+
+def kept(db: Connection, tenant: str, kept_id: str, offset: int, limit: int | None) -> KeptRange:
+    """See `Store.kept`."""
+    found = db.execute(SQL["kept_head"], (tenant, kept_id)).fetchone()
+    if found is None:
+        raise NotFound(f"no text is kept under {kept_id}")
+    number, total, size, _, erased_at = found
+    offset = max(offset, 0)
+    end = total if limit is None else min(total, offset + max(limit, 0))
+    text = ""
+    if offset < end:
+        pieces = db.execute(SQL["pieces"], {"kept": number, "first": offset, "end": end}).fetchall()
+        if pieces:
+            first = pieces[0][0]
+            text = b"".join(piece for _, piece in pieces).decode()[offset - first : end - first]
+    return KeptRange(text, offset, total, size, erased_at)
+
+
+def rows(db: Connection, after: int) -> list[tuple[int, StoredRow]]:
+    """A page of `Store.rows`, each with its place; empty at the end."""
+    page: list[tuple[int, StoredRow]] = []
+    size = 0
+    for (
+        place,
+        tenant,
+        interaction_id,
+        run_id,
+        kind,
+        sequence,
+        following,
+        body,
+        content,
+        erased_at,
+        digest,
+    ) in db.execute(SQL["rows"], (after,)):
+        stored = StoredRow(
+            tenant, interaction_id, place & 0xFFFFFFFF, run_id, kind, sequence,
+            following - sequence if sequence else 0, body, content, erased_at, digest,
+        )  # fmt: skip  # in the order of the fields
+        page.append((place, stored))
+        size += len(body) + len(content or b"")
+        if len(page) >= PAGE_ROWS or size >= PAGE_BYTES:
+            break
+    return page
+
+
+def kept_text(db: Connection, after: int) -> tuple[int, tuple[str, str, bytes | None, int, str]] | None:
+    """The next text of `Store.kept_texts`, with its number; None at the end."""
+    found = db.execute(SQL["kept_texts"], (after,)).fetchone()
+    if found is None:
+        return None
+    number, tenant, kept_id, size, digest, erased_at = found
+    data = None
+    if erased_at is None:
+        whole = {"kept": number, "first": 0, "end": 1 << 32}
+        data = b"".join(piece for _, piece in db.execute(SQL["pieces"], whole))
+    return number, (tenant, kept_id, data, size, digest)
+
+
+def heads(db: Connection) -> list[Head]:
+    """See `Store.heads`."""
+    return [Head(*values) for values in db.execute(SQL["heads"])]
+
+
+def version(db: Connection) -> object:
+    """See `Store.version`: SQLite counts what other connections, of any process, have written."""
+    return db.execute("PRAGMA data_version").fetchone()[0]
+
+
+def empty_log(db: Connection) -> None:
+    """Move what the log holds into the file and empty it; leaves it when others are busy with it."""
+    db.execute("PRAGMA busy_timeout = 1000")
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    db.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")

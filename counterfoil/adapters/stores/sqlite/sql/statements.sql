@@ -1,0 +1,187 @@
+-- One statement under each name. `? << 32` is the place before an interaction's first entry.
+
+-- name: run_and_tip
+SELECT r.number, r.interaction, r.thread, r.epoch, r.owner_pid, r.status, r.updated_at, e.place, e.hash, e.following
+FROM runs r
+LEFT JOIN entries e ON e.place = (
+    SELECT max(place) FROM entries WHERE place BETWEEN r.interaction << 32 AND (r.interaction << 32) + 4294967295
+)
+WHERE r.tenant = ? AND r.id = ?
+
+-- name: tip
+SELECT place, hash, following FROM entries WHERE place BETWEEN ? << 32 AND (? << 32) + 4294967295
+ORDER BY place DESC LIMIT 1
+
+-- name: append
+INSERT INTO entries (place, run, kind, step, idx, slot, sequence, following, body, content, hash)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: call_state
+SELECT min(slot), max(slot) FROM entries WHERE run = ? AND step = ? AND idx = ? AND slot IS NOT NULL
+
+-- name: interaction
+SELECT number, open_run FROM interactions WHERE tenant = ? AND id = ?
+
+-- name: new_interaction
+INSERT INTO interactions (tenant, id) VALUES (?, ?)
+
+-- name: occupy
+UPDATE interactions SET open_run = ? WHERE number = ?
+
+-- name: release
+UPDATE interactions SET open_run = NULL WHERE number = ? AND open_run = ?
+
+-- name: new_run
+INSERT INTO runs (
+    tenant, id, interaction, thread, agent, status, epoch, owner_host, owner_pid, owner_started, runnable,
+    created_at, updated_at, key, key_digest, parent, pool, priority, not_before
+) VALUES (?, ?, ?, ?, ?, 'running', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: run_by_key
+SELECT id, key_digest FROM runs WHERE tenant = ? AND key = ?
+
+-- name: run_number
+SELECT number, interaction, status, parent FROM runs WHERE tenant = ? AND id = ?
+
+-- name: claim
+UPDATE runs SET epoch = epoch + 1, owner_host = ?, owner_pid = ?, owner_started = ?, runnable = 0,
+    status = 'running', wake_at = NULL
+WHERE tenant = ? AND id = ? AND epoch = ? AND status IN ('running', 'paused')
+
+-- name: change_running
+UPDATE runs SET status = ?, ended_by = ?, wake_at = ?, updated_at = ? WHERE number = ?
+
+-- name: change_paused
+UPDATE runs SET status = ?, ended_by = ?, wake_at = ?, updated_at = ?,
+    owner_host = NULL, owner_pid = NULL, owner_started = NULL
+WHERE number = ?
+
+-- name: change_ended
+UPDATE runs SET status = ?, ended_by = ?, wake_at = ?, updated_at = ?,
+    owner_host = NULL, owner_pid = NULL, owner_started = NULL, runnable = 0
+WHERE number = ?
+
+-- name: runnable
+UPDATE runs SET runnable = (status IN ('running', 'paused')), updated_at = ? WHERE number = ?
+
+-- name: reopen
+UPDATE runs SET status = 'paused', ended_by = NULL WHERE number = ?
+
+-- name: approval_for_start
+SELECT number, step, idx, choice, consumed FROM approvals WHERE run = ? AND id = ?
+
+-- name: consume
+UPDATE approvals SET consumed = 1 WHERE run = ? AND id = ?
+
+-- name: new_approval
+INSERT INTO approvals (run, id, call_id, step, idx, thread, asked, open) VALUES (?, ?, ?, ?, ?, ?, ?, 1)
+
+-- name: close_approvals_of_call
+UPDATE approvals SET open = 0 WHERE run = ? AND open = 1 AND step = ? AND idx = ?
+
+-- name: close_approvals
+UPDATE approvals SET open = 0 WHERE run = ? AND open = 1
+
+-- name: newest_approval
+SELECT number, step, idx, thread, asked, decision, open FROM approvals WHERE run = ? AND call_id = ?
+ORDER BY number DESC LIMIT 1
+
+-- name: decided
+UPDATE approvals SET decision = ?, choice = ?, open = 0 WHERE number = ?
+
+-- name: new_report
+INSERT INTO reports (tenant, run, tool, code, at, report) VALUES (?, ?, ?, ?, ?, ?)
+
+-- name: kept_head
+SELECT number, total, size, digest, erased_at FROM kept WHERE tenant = ? AND id = ?
+
+-- name: new_kept
+INSERT INTO kept (tenant, id, run, total, size, digest) VALUES (?, ?, ?, ?, ?, ?)
+
+-- name: new_piece
+INSERT INTO kept_pieces (place, piece) VALUES (?, ?)
+
+-- name: erase_entries
+UPDATE entries SET content = NULL, erased_at = ?
+WHERE run = ? AND content IS NOT NULL AND place BETWEEN ? << 32 AND (? << 32) + 4294967295
+
+-- name: kept_of_run
+SELECT number FROM kept WHERE run = ? AND erased_at IS NULL
+
+-- name: erase_pieces_of
+DELETE FROM kept_pieces WHERE place BETWEEN ? << 32 AND (? << 32) + 4294967295
+
+-- name: erase_kept
+UPDATE kept SET erased_at = ? WHERE run = ? AND erased_at IS NULL
+
+-- name: erase_reports
+DELETE FROM reports WHERE run = ?
+
+-- name: erase_approvals
+DELETE FROM approvals WHERE run = ?
+
+-- name: run
+SELECT r.id, i.id, r.tenant, r.agent, r.status, r.ended_by, r.epoch, r.owner_host, r.owner_pid, r.owner_started,
+    r.runnable, r.created_at, r.updated_at, r.wake_at, r.key, r.parent, r.pool, r.priority, r.not_before
+FROM runs r JOIN interactions i ON i.number = r.interaction
+WHERE r.tenant = ? AND r.id = ?
+
+-- name: runs
+SELECT r.id, i.id, r.tenant, r.agent, r.status, r.ended_by, r.epoch, r.owner_host, r.owner_pid, r.owner_started,
+    r.runnable, r.created_at, r.updated_at, r.wake_at, r.key, r.parent, r.pool, r.priority, r.not_before
+FROM runs r JOIN interactions i ON i.number = r.interaction
+WHERE r.tenant = :tenant
+    AND (:before IS NULL OR r.number < :before)
+    AND (:status IS NULL OR r.status = :status)
+    AND (:agent IS NULL OR r.agent = :agent)
+    AND (:interaction IS NULL OR i.id = :interaction)
+ORDER BY r.number DESC LIMIT :limit
+
+-- name: open_runs
+SELECT r.id, i.id, r.tenant, r.agent, r.status, r.ended_by, r.epoch, r.owner_host, r.owner_pid, r.owner_started,
+    r.runnable, r.created_at, r.updated_at, r.wake_at, r.key, r.parent, r.pool, r.priority, r.not_before
+FROM runs r JOIN interactions i ON i.number = r.interaction
+WHERE r.agent = ? AND r.status IN ('running', 'paused')
+ORDER BY r.number
+
+-- name: entries
+SELECT place & 4294967295, body, content FROM entries
+WHERE place > (? << 32) + ? AND place <= (? << 32) + 4294967295 ORDER BY place
+
+-- name: approvals
+SELECT a.asked FROM runs r JOIN approvals a ON a.run = r.number AND a.open = 1
+WHERE r.tenant = ? ORDER BY a.number
+
+-- name: approvals_of_run
+SELECT asked FROM approvals WHERE run = ? AND open = 1 ORDER BY number
+
+-- name: reports
+SELECT p.report FROM reports p
+WHERE p.tenant = :tenant
+    AND (:run IS NULL OR p.run = :run)
+    AND (:tool IS NULL OR p.tool = :tool)
+    AND (:code IS NULL OR p.code = :code)
+    AND (:since IS NULL OR p.at >= :since)
+ORDER BY p.number DESC LIMIT :limit
+
+-- name: pieces
+SELECT place & 4294967295, piece FROM kept_pieces
+WHERE place >= coalesce(
+    (SELECT max(place) FROM kept_pieces WHERE place BETWEEN :kept << 32 AND (:kept << 32) + :first), :kept << 32
+) AND place < (:kept << 32) + :end
+ORDER BY place
+
+-- name: rows
+SELECT e.place, i.tenant, i.id, r.id, e.kind, e.sequence, e.following, e.body, e.content, e.erased_at, e.hash
+FROM entries e JOIN runs r ON r.number = e.run JOIN interactions i ON i.number = e.place >> 32
+WHERE e.place > ? ORDER BY e.place
+
+-- name: kept_texts
+SELECT number, tenant, id, size, digest, erased_at FROM kept WHERE number > ? ORDER BY number LIMIT 1
+
+-- name: heads
+SELECT i.tenant, i.id, e.place & 4294967295, e.hash
+FROM interactions i JOIN entries e ON e.place = (
+    SELECT max(place) FROM entries WHERE place BETWEEN i.number << 32 AND (i.number << 32) + 4294967295
+)
+ORDER BY i.number

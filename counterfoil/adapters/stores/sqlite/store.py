@@ -1,0 +1,219 @@
+"""A `Store` in one SQLite file: a thread that writes, a thread that reads."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from sqlite3 import Connection
+from urllib.parse import parse_qsl, unquote
+
+from counterfoil.adapters.stores.sqlite import appending, changing, reading
+from counterfoil.adapters.stores.sqlite.database import SYNCHRONOUS, connect
+from counterfoil.adapters.stores.sqlite.worker import Worker
+from counterfoil.core.approval import Approval, Decision
+from counterfoil.core.entries import Entry
+from counterfoil.core.errors import DefinitionError, UsageError
+from counterfoil.core.report import ToolErrorReport
+from counterfoil.store import (
+    EVERY_REPORT,
+    Head,
+    KeptRange,
+    KeptText,
+    Lease,
+    NewRun,
+    Owner,
+    ReportFilter,
+    RunRow,
+    StatusChange,
+    StoredRow,
+    needs_tenant,
+)
+
+
+class SqliteStore:
+    """A `Store` in one SQLite file, which several processes of one machine may have open.
+
+    Writes that come at once share a transaction, so a commit costs a part of one sync of the disk. What was
+    acknowledged survives the death of the process at any moment and, with FULL and EXTRA, a loss of power.
+
+    Args:
+        path: the file; its folder must exist.
+        synchronous: FULL, EXTRA, or NORMAL, which may lose the last commits with the power.
+
+    Raises:
+        DefinitionError: ``path`` or ``synchronous`` is none of these.
+    """
+
+    def __init__(self, path: str, *, synchronous: str = "FULL") -> None:
+        if not path or path == ":memory:" or "\x00" in path:
+            raise DefinitionError(
+                f"expected the path of a file, got {path!r}; in memory the record is memory://"
+            )
+        if synchronous not in SYNCHRONOUS:
+            raise DefinitionError(f"synchronous is one of {', '.join(SYNCHRONOUS)}, not {synchronous!r}")
+        self.path = path
+        self.synchronous = synchronous
+        self._writer: Worker | None = None
+        self._reader: Worker | None = None
+
+    async def open(self) -> None:
+        """See `Store.open`."""
+        if self._writer is not None:
+            return
+
+        def to_file() -> Connection:
+            return connect(self.path, self.synchronous)
+
+        writer = Worker("counterfoil-writer", self.path, to_file, transactions=True)
+        reader = Worker("counterfoil-reader", self.path, to_file, transactions=False)
+        await writer.start()
+        try:
+            await reader.start()
+        except BaseException:
+            await writer.close()
+            raise
+        self._writer, self._reader = writer, reader
+
+    async def close(self) -> None:
+        """See `Store.close`. What waits to be written is written first."""
+        writer, reader, self._writer, self._reader = self._writer, self._reader, None, None
+        if writer is not None:
+            await writer.close()
+        if reader is not None:
+            await reader.close()
+
+    @property
+    def _write(self) -> Worker:
+        if self._writer is None:
+            raise UsageError(f"the store {self.path} is not open; use it between open() and close()")
+        return self._writer
+
+    @property
+    def _read(self) -> Worker:
+        if self._reader is None:
+            raise UsageError(f"the store {self.path} is not open; use it between open() and close()")
+        return self._reader
+
+    async def create(self, new: NewRun) -> tuple[RunRow, bool]:
+        """See `Store.create`."""
+        return await self._write.submit(changing.create, new)
+
+    async def claim(self, row: RunRow, owner: Owner) -> Lease | None:
+        """See `Store.claim`."""
+        return await self._write.submit(changing.claim, row, owner)
+
+    async def commit(
+        self,
+        lease: Lease,
+        entries: Sequence[Entry],
+        *,
+        change: StatusChange | None = None,
+        reports: Sequence[ToolErrorReport] = (),
+        kept: Sequence[KeptText] = (),
+        expect: int | None = None,
+    ) -> int:
+        """See `Store.commit`."""
+        what = appending.Commit(lease, entries, change, reports, kept, expect)
+        return await self._write.submit(appending.commit, what)
+
+    async def post(self, tenant: str, run_id: str, entry: Entry) -> RunRow:
+        """See `Store.post`."""
+        return await self._write.submit(changing.post, tenant, run_id, entry)
+
+    async def decide(
+        self, tenant: str, run_id: str, call_id: str, decision: Decision
+    ) -> tuple[Approval, bool]:
+        """See `Store.decide`."""
+        return await self._write.submit(changing.decide, tenant, run_id, call_id, decision)
+
+    async def erase(self, tenant: str, run_id: str, at: int) -> int:
+        """See `Store.erase`. The bytes leave the file and its log, unless another process reads just then."""
+        erased = await self._write.submit(changing.erase, tenant, run_id, at)
+        await self._read.submit(reading.empty_log)
+        return erased
+
+    async def run(self, tenant: str, run_id: str) -> RunRow:
+        """See `Store.run`."""
+        return await self._read.submit(reading.run_row, tenant, run_id)
+
+    async def runs(
+        self,
+        tenant: str,
+        *,
+        status: str | None = None,
+        agent: str | None = None,
+        interaction_id: str | None = None,
+        limit: int = 50,
+        before: str | None = None,
+    ) -> list[RunRow]:
+        """See `Store.runs`."""
+        needs_tenant(tenant)
+        where = {"status": status, "agent": agent, "interaction": interaction_id, "limit": max(limit, 0)}
+        return await self._read.submit(reading.runs, tenant, before, where)
+
+    async def open_runs(self, agents: Sequence[str], pool: str | None = None) -> list[RunRow]:
+        """See `Store.open_runs`."""
+        return await self._read.submit(reading.open_runs, agents, pool)
+
+    async def entries(self, tenant: str, interaction_id: str, after: int = 0) -> list[Entry]:
+        """See `Store.entries`."""
+        return await self._read.submit(reading.entries, tenant, interaction_id, after)
+
+    async def approvals(self, tenant: str, run_id: str | None = None) -> list[Approval]:
+        """See `Store.approvals`."""
+        needs_tenant(tenant)
+        return await self._read.submit(reading.approvals, tenant, run_id)
+
+    async def reports(self, tenant: str, where: ReportFilter = EVERY_REPORT) -> list[ToolErrorReport]:
+        """See `Store.reports`."""
+        needs_tenant(tenant)
+        return await self._read.submit(reading.reports, tenant, where)
+
+    async def kept(self, tenant: str, kept_id: str, offset: int = 0, limit: int | None = None) -> KeptRange:
+        """See `Store.kept`."""
+        return await self._read.submit(reading.kept, tenant, kept_id, offset, limit)
+
+    async def rows(self) -> AsyncIterator[StoredRow]:
+        """See `Store.rows`. Holds a page at a time."""
+        after = 0
+        while page := await self._read.submit(reading.rows, after):
+            for place, row in page:
+                yield row
+                after = place
+
+    async def kept_texts(self) -> AsyncIterator[tuple[str, str, bytes | None, int, str]]:
+        """See `Store.kept_texts`. Holds one at a time."""
+        after = 0
+        while (found := await self._read.submit(reading.kept_text, after)) is not None:
+            after, text = found
+            yield text
+
+    async def heads(self) -> list[Head]:
+        """See `Store.heads`."""
+        return await self._read.submit(reading.heads)
+
+    async def version(self) -> object:
+        """See `Store.version`."""
+        return await self._read.submit(reading.version)
+
+
+def open_store(url: str, **settings: object) -> SqliteStore:
+    """The store of ``sqlite:///relative.db`` or ``sqlite:////absolute.db?synchronous=NORMAL``.
+
+    Args:
+        url: characters that a URL cannot hold are written as ``%3F``.
+        settings: ``synchronous``, as in the URL.
+
+    Raises:
+        DefinitionError: the URL has another form, or a setting is unknown.
+    """
+    head, separator, rest = url.partition(":///")
+    path, _, query = rest.partition("?")
+    if head != "sqlite" or not separator or not path or "#" in rest:
+        raise DefinitionError(
+            f"expected sqlite:///relative/path.db or sqlite:////absolute/path.db (four slashes), got {url!r}"
+        )
+    given = {**dict(parse_qsl(query, keep_blank_values=True)), **settings}
+    synchronous = str(given.pop("synchronous", "FULL")).upper()
+    if given:
+        raise DefinitionError(f"a SQLite store has one setting, synchronous; got {', '.join(sorted(given))}")
+    return SqliteStore(unquote(path), synchronous=synchronous)
