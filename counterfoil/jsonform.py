@@ -13,15 +13,15 @@ As pydantic_core writes it, but for this:
 
 What has no form is refused, never shown by its ``repr``.
 
-Two ways lead to the same bytes. Nearly every value holds nothing but plain JSON types: `_is_plain` finds that
-out at the speed of C, and the writer writes it in one pass. Any other value is first rebuilt of such types, by
-`_plain`. NumPy is never imported: its values are known by their module.
+Two ways lead to the same bytes. Nearly every value holds nothing but plain JSON types, and the writer writes
+it in one pass. Any other value is first rebuilt of such types, by `_plain`. NumPy is never imported: its values
+are known by their module.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import gc
+import math
 from base64 import b64encode
 from collections.abc import (
     AsyncIterator,
@@ -34,12 +34,10 @@ from collections.abc import (
     Sequence,
 )
 from collections.abc import Set as AbstractSet
-from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any, TypeAlias, cast
-from uuid import UUID
 
 from pydantic_core import PydanticSerializationError, SchemaSerializer, core_schema, from_json
 
@@ -47,23 +45,7 @@ from counterfoil.core.content import BLOCK_TYPES, block_to_json
 from counterfoil.core.jsontext import MAX_DEPTH, clean_text
 from counterfoil.core.result import ToolResult
 from counterfoil.core.shorten import clip
-
-
-class Formless(Exception):
-    """A value without a JSON form: what came, what to do about it, and the way to it, innermost step first.
-
-    Nobody outside meets it: `counterfoil.render` makes an ``Unrenderable`` of it.
-    """
-
-    def __init__(self, what: str, hint: str) -> None:
-        super().__init__(what)
-        self.what = what
-        self.hint = hint
-        self.way: list[str] = []
-
-    def sentence(self) -> str:
-        """What came, where in the value, what to do."""
-        return f"cannot render {self.what} at {clip('value' + ''.join(reversed(self.way)), 200)}: {self.hint}"
+from counterfoil.plainvalue import Formless, is_plain, too_deep
 
 
 def json_text(value: object) -> str:
@@ -72,7 +54,7 @@ def json_text(value: object) -> str:
     Raises:
         Formless: the value, or something in it, has no form; it nests over 200 levels, or holds itself.
     """
-    if _is_plain(value):
+    if is_plain(value):
         try:
             return _WRITER.to_json(value).decode()
         except PydanticSerializationError:
@@ -83,114 +65,6 @@ def json_text(value: object) -> str:
 _WRITER = SchemaSerializer(
     core_schema.any_schema(), core_schema.CoreConfig(ser_json_inf_nan="null", ser_json_bytes="base64")
 )
-
-# ------------------------------------------------------------------------------------------- plain values
-
-_CONTAINERS: frozenset[type] = frozenset({dict, list, tuple})
-_PLAIN: frozenset[type] = _CONTAINERS | {str, int, float, bool, type(None), datetime, date, time, timedelta}
-"""Types, exactly these, that the writer writes by our rules, and in which `gc` sees nothing but contents."""
-_LEAVES: frozenset[type] = frozenset({UUID, Decimal, type(Path())})
-"""Types that it writes so too, but for a Decimal that is no number; what `gc` sees in them is theirs."""
-
-_MANY = 1_000_000
-"""Values on one level from which on a cycle is looked for: a wide one would fill the memory by level 200."""
-_TOO_MANY = 100_000_000
-"""Values that may be written: a few objects that hold one another again and again make an endless text."""
-_NUMBERS = frozenset({int, float, bool})
-_WORTH_IT = 100
-"""Values on a level from which on to look at its columns."""
-_WIDEST = 32
-"""Columns of a table, at most."""
-_LONG = 1000
-"""Characters of a text from which on its type is found sooner than its copy is made."""
-
-
-def _is_plain(value: object) -> bool:
-    """Whether the writer alone does right by a value.
-
-    Goes down level by level, each in a few calls that loop in C: what the objects of a level hold is the next
-    one. So the number of levels is the depth.
-    """
-    level: list[object] = [value]
-    depth = columns = 0
-    while level:
-        types = _types(level, columns)
-        if not types <= _PLAIN:
-            if not types <= _PLAIN | _LEAVES:
-                return False
-            if Decimal in types and not all(x.is_finite() for x in level if isinstance(x, Decimal)):
-                return False
-            level = [x for x in level if type(x) not in _LEAVES]
-        if depth >= MAX_DEPTH and not types.isdisjoint(_CONTAINERS):
-            raise _too_deep()
-        below = gc.get_referents(*level)
-        if len(below) > _MANY:
-            _measure(value, 0, {})
-        columns = len(below) // len(level) if level else 0
-        level = below
-        depth += 1
-    return True
-
-
-def _types(level: list[object], columns: int) -> set[type]:
-    """The types on a level, except that columns of text alone and of numbers alone may be left out.
-
-    Rows of one shape lie on a level as a table of so many columns; a wrong number makes this slower, not wrong.
-    """
-    if len(level) < _WORTH_IT:
-        return set(map(type, level))
-    if not 0 < columns <= _WIDEST:
-        columns = 1
-    types: set[type] = set()
-    for first in range(columns):
-        column = level[first::columns] if columns > 1 else level
-        if not _is_of_one_kind(column):
-            types.update(map(type, column))
-    return types
-
-
-def _is_of_one_kind(column: list[object]) -> bool:
-    """Whether a column is text alone, or numbers alone: a join and a sum tell sooner than all the types.
-
-    They let subclasses pass. Those written in Python give themselves away on the next level, where `gc` shows the
-    class; those written in C are written as their base is; a Decimal changes the type of the sum.
-    """
-    first = column[0]
-    try:
-        if type(first) is str:
-            if len(first) > _LONG:
-                return False
-            "".join(cast("list[str]", column))
-            return True
-        return type(first) in _NUMBERS and type(sum(cast("list[int]", column))) in _NUMBERS
-    except Exception:  # noqa: BLE001  # an addition in a class of somebody else may raise anything
-        return False
-
-
-def _measure(value: object, depth: int, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
-    """Levels and values of a container, itself included; each object is looked into once."""
-    if type(value) not in _CONTAINERS:
-        return 0, 1
-    if (found := known.get(id(value))) is None:
-        if depth >= MAX_DEPTH:
-            raise _too_deep()
-        levels, count = 0, 1
-        for item in gc.get_referents(value):
-            below = _measure(item, depth + 1, known)
-            levels, count = max(levels, below[0]), count + below[1]
-        found = known[id(value)] = levels + 1, count
-    if depth + found[0] > MAX_DEPTH:
-        raise _too_deep()
-    if found[1] > _TOO_MANY:
-        raise Formless(f"a value that is written as more than {_TOO_MANY:,} values", "return a part of it")
-    return found
-
-
-def _too_deep() -> Formless:
-    return Formless(f"a value that holds itself or nests over {MAX_DEPTH} levels", "return a flatter value")
-
-
-# ----------------------------------------------------------------------------------------- all other values
 
 
 def _plain(value: object, depth: int) -> object:
@@ -219,7 +93,7 @@ def _name(kind: type) -> str:
 
 def _object(items: Iterable[tuple[object, object]], depth: int) -> dict[str, object]:
     if depth >= MAX_DEPTH:
-        raise _too_deep()
+        raise too_deep()
     out: dict[str, object] = {}
     for key, item in items:
         try:
@@ -260,7 +134,7 @@ def _key(key: object) -> str:
 
 def _array(items: Iterable[object], depth: int) -> list[object]:
     if depth >= MAX_DEPTH:
-        raise _too_deep()
+        raise too_deep()
     out: list[object] = []
     for item in items:
         try:
@@ -276,9 +150,9 @@ def _sorted(items: Iterable[object], depth: int) -> list[object]:
 
 
 def _number(value: float | Decimal) -> object:
-    text = isinstance(value, Decimal)
-    finite = value.is_finite() if isinstance(value, Decimal) else value - value == 0
-    return (str(value) if text else float.__float__(cast("float", value))) if finite else None
+    if isinstance(value, Decimal):
+        return str(value) if value.is_finite() else None
+    return float.__float__(value) if math.isfinite(value) else None
 
 
 def _other(value: object, depth: int) -> object:
@@ -291,7 +165,7 @@ def _other(value: object, depth: int) -> object:
     if dataclasses.is_dataclass(value):
         fields = dataclasses.fields(cast("Any", value))
         return _object(((f.name, getattr(value, f.name)) for f in fields), depth)
-    if kind.__module__.partition(".")[0] == "numpy" and hasattr(value, "tolist"):
+    if hasattr(kind, "tolist") and any(base.__module__.split(".")[0] == "numpy" for base in kind.__mro__):
         return _numpy(value, depth)
     for types, build in _LOOSE_FORMS:
         if isinstance(value, types):
@@ -353,7 +227,7 @@ def _model(model: Any, depth: int) -> object:
     except ValueError as error:
         if isinstance(error, PydanticSerializationError):
             raise
-        raise _too_deep() from error
+        raise too_deep() from error
     return _mend(dump, model, depth)
 
 
@@ -363,12 +237,12 @@ def _mend(dump: object, raw: Any, depth: int) -> object:
         raw = raw.root
     if isinstance(raw, (set, frozenset)) and isinstance(dump, (list, set, frozenset)):
         return _sorted(raw, depth)
-    if isinstance(raw, bytes) and dump == raw.decode(errors="replace"):
+    if isinstance(raw, bytes) and isinstance(dump, str) and dump.encode() == raw:
         return b64encode(raw).decode()
     if isinstance(raw, Decimal) and not raw.is_finite() and dump == str(raw):
         return None
     if isinstance(dump, (dict, list)) and depth >= MAX_DEPTH:
-        raise _too_deep()
+        raise too_deep()
     if isinstance(dump, dict):
         mended = {}
         for key, item, *part in _parts(raw, dump):
@@ -380,11 +254,13 @@ def _mend(dump: object, raw: Any, depth: int) -> object:
 
 
 def _parts(raw: Any, dump: dict[Any, object]) -> Iterator[tuple[object, ...]]:
-    """Key and value of all in ``dump``, with the value of ``raw`` that it was made from where that is known."""
+    """Key and value of all in ``dump``, and the value of ``raw`` that it was made from, where that is known."""
     if isinstance(raw, Mapping) and len(raw) == len(dump):
         for (key, item), (own, part) in zip(dump.items(), raw.items(), strict=True):
-            # In a key the serializer makes three U+FFFD of one lone surrogate.
-            yield own if isinstance(own, str) and "\ufffd" in str(key) else key, item, part
+            if key in raw:
+                yield key, item, raw[key]
+            else:  # a key that is no text, or that had a lone surrogate, of which the serializer makes three U+FFFD
+                yield own if isinstance(own, str) else key, item, part
         return
     names: dict[object, str] = {}
     for name, field in getattr(type(raw), "__pydantic_fields__", {}).items():

@@ -23,7 +23,8 @@ from counterfoil.core.content import (
 from counterfoil.core.jsontext import JsonValue, utf8_size
 from counterfoil.core.outcome import CODE_TABLE, Failed, Succeeded
 from counterfoil.core.result import ToolResult
-from counterfoil.jsonform import Formless, json_text
+from counterfoil.jsonform import json_text
+from counterfoil.plainvalue import Formless
 
 
 class Unrenderable(ValueError):
@@ -59,12 +60,17 @@ def render(value: object) -> tuple[Block, ...]:
         items = cast("Sequence[object]", value)
         if all(isinstance(item, BLOCK_TYPES) for item in items):
             return tuple(cast("Sequence[Block]", items))
+    if isinstance(value, (bytes, bytearray)):
+        return (File(bytes(value)),)
     try:
-        if isinstance(value, (bytes, bytearray, memoryview)):
-            return (File(bytes(value)),)
+        if isinstance(value, memoryview):
+            return (File(value.tobytes()),)
         return (Json.from_text(json_text(value)),)
     except Formless as refused:
         raise Unrenderable(refused.sentence()) from refused.__cause__
+    except ValueError as error:
+        hint = "return bytes, or JSON types"
+        raise Unrenderable(f"cannot render a {type(value).__name__} that cannot be read: {hint}") from error
 
 
 _NO_OUTPUT: tuple[Block, ...] = (Text(""),)

@@ -28,6 +28,8 @@ class Owner:
     pid: int
     started: int
     """Start time of the process in the kernel's ticks since boot."""
+    token: str = ""
+    """Tells the Runtimes of one process apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +191,9 @@ def needs_tenant(tenant: str) -> None:
 class Store(Protocol):
     """The record. One object may be used by many runs of one event loop at once."""
 
+    shared: bool
+    """Several processes may have it open: locks and wake-ups must go through it."""
+
     async def open(self) -> None:
         """Make it ready; bring an older schema up to date where that is safe. Raises StoreError."""
 
@@ -277,6 +282,18 @@ class Store(Protocol):
         Raises:
             NotFound, NotPending, DecisionConflict
         """
+
+    async def release(self, lease: Lease) -> None:
+        """Give the run back undone, for whoever takes it up next: no owner, runnable. Nothing when it was fenced."""
+
+    async def reopen(self, row: RunRow, owner: Owner) -> Lease | None:
+        """As `claim`, for a run that ended as ``limited``; its interaction must have no other open run (Conflict)."""
+
+    async def lock(self, tenant: str, name: str, owner: Owner) -> bool:
+        """Take a lock for a process, unless a living process has it; True when this one has it now."""
+
+    async def unlock(self, tenant: str, name: str, owner: Owner) -> None:
+        """Give a lock back; nothing when this process does not have it."""
 
     async def run(self, tenant: str, run_id: str) -> RunRow:
         """The run's row. Raises NotFound."""

@@ -132,7 +132,7 @@ def _turn(f: Fields, c: JsonValue) -> Entry:
         **_head(f),  # type: ignore[arg-type]  # as above
         step=cast("int", f["step"]),
         text=text,
-        calls=tuple(CallRecord(c[0], c[1], c[2], raw) for c, raw in zip(calls, raws, strict=True)),
+        calls=tuple(CallRecord(c[0], c[1], c[2], raw, bool(c[3])) for c, raw in zip(calls, raws, strict=True)),
         stop=cast("str", f["stop"]),
         usage=Usage(*cast("list[int]", f["usage"])),
         model=cast("str", f["model"]),

@@ -117,6 +117,8 @@ class CallRecord:
     provider_call_id: str | None
     tool_name: str
     raw: str
+    offered: bool = True
+    """The tool was offered in this turn."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -162,7 +164,7 @@ class TurnEntry(Entry):
             "model": self.model,
             "offered": self.offered,
             "head": self.head,
-            "calls": [[c.call_id, c.provider_call_id, c.tool_name] for c in self.calls],
+            "calls": [[c.call_id, c.provider_call_id, c.tool_name, c.offered] for c in self.calls],
         }
 
     def content(self) -> bytes:

@@ -35,6 +35,7 @@ FAILURE: Mapping[int, str] = {
 
 NOTHING_RAN = "Nothing ran."
 MAY_HAVE_RUN = "It may have had an effect, and it may still be running: check before you call it again."
+STOPPED = "It was stopped before its end, so it may have had an effect."
 HAS_ENDED = "It ran to an end, so its effect may stand."
 
 
@@ -91,6 +92,11 @@ def cut_off(tool: str) -> str:
     return f"{tool} was not run: the answer was cut off by its token limit, so its calls may be incomplete. Nothing ran. Try again, in shorter steps."
 
 
+def cut_off_answer() -> str:
+    """An answer that its token limit cut off."""
+    return "Your answer was cut off by its token limit. Answer again, shorter."
+
+
 def cancelled(tool: str, *, started: bool, ended: bool = False) -> str:
     """The caller ended the run."""
     if not started:
@@ -98,6 +104,11 @@ def cancelled(tool: str, *, started: bool, ended: bool = False) -> str:
     if ended:
         return f"The run was cancelled while {tool} ran; it was stopped before its end. It may have had an effect."
     return f"The run was cancelled while {tool} ran, and it did not stop in time. {MAY_HAVE_RUN}"
+
+
+def limit_in_body(tool: str) -> str:
+    """A body that the run's time-limit stopped."""
+    return f"{tool} was stopped: the time of the run is used up. {MAY_HAVE_RUN}"
 
 
 def edited(tool: str, arguments: str) -> str:

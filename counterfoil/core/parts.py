@@ -1,0 +1,106 @@
+"""Parts (contract 1.2) from the folded record."""
+
+from __future__ import annotations
+
+from counterfoil.core.content import Json, Kept, Text, block_to_json
+from counterfoil.core.entries import ResultEntry
+from counterfoil.core.jsontext import JsonValue, loads
+from counterfoil.core.outcome import ErrorCode, Failed, Succeeded
+from counterfoil.core.record import CallState, RunState
+from counterfoil.core.result import ToolResult
+from counterfoil.core.turn import ApprovalMark, Author, ToolCallPart, ToolResultPart, author, moment
+from counterfoil.core.words import REJECTION_FALLBACK
+
+
+def output_of(result: ToolResult) -> JsonValue:
+    """What a tool returned, as JSON; the model's text of a call that did not run to success; None when kept apart."""
+    if isinstance(result.outcome, Failed):
+        failure = result.outcome.failure
+        error: dict[str, JsonValue] = {}
+        if failure.code is not None:
+            error["code"] = int(failure.code)
+            if failure.code in ErrorCode._value2member_map_:
+                error["name"] = ErrorCode(failure.code).name
+        return {"error": {**error, "message": result.model_output}}
+    if not isinstance(result.outcome, Succeeded):
+        return result.model_output
+    match result.content:
+        case (Text(text),):
+            return text
+        case (Json() as block,):
+            return block.value
+        case content if any(isinstance(b, Kept) for b in content):
+            return None
+        case content:
+            return [block_to_json(b) for b in content]
+
+
+def result_part(call: CallState, run: RunState) -> ToolResultPart:
+    """The result part of a call that has its result."""
+    entry = call.result
+    if entry is None:
+        raise ValueError(f"call {call.record.call_id} has no result yet; read its ToolCallPart instead")
+    return ToolResultPart(
+        call_id=entry.call_id,
+        tool_name=entry.tool_name,
+        output=None if entry.kept_id else output_of(entry.result),
+        result=entry.result,
+        result_size=entry.size,
+        sequence=call.turn.result_sequence(call.index),
+        author=result_author(entry, run),
+        date=moment(entry.at),
+        rejection_text=REJECTION_FALLBACK,
+        tool_result_id=entry.kept_id,
+        ended_run=run.ended_run == call.key,
+        started_at=None if entry.started_at is None else moment(entry.started_at),
+        duration_ms=None if entry.duration is None else entry.duration / 1000,
+        attempt=entry.attempt or None,
+        replaced=entry.replaced,
+    )
+
+
+def result_author(entry: ResultEntry, run: RunState) -> Author:
+    """Human for a rejected or settled call, System for a skip or a refusal by the gateway, else the agent."""
+    tenant = run.head.caller.tenant if run.head else "default"
+    agent = run.head.agent if run.head else ""
+    return author(entry.author_type, entry.author_name or (agent if entry.author_type == "Agent" else "counterfoil"), tenant)
+
+
+def call_part(call: CallState) -> ToolCallPart:
+    """The call part as the record stands."""
+    start, waiting, decided, result = call.start, call.waiting, call.decided, call.result
+    parsed: JsonValue = None
+    effective: JsonValue = None
+    if start is not None:
+        effective = loads(start.effective)
+        parsed = effective if start.parsed is None else loads(start.parsed)
+    elif waiting is not None:
+        parsed, effective = waiting.approval.input, waiting.approval.effective_input
+    elif result is not None and result.parsed is not None:
+        parsed = loads(result.parsed)
+    source = start or waiting or result
+    mark = None
+    if waiting is not None:
+        d = decided.decision if decided else None
+        mark = ApprovalMark(
+            waiting.approval.id,
+            d.choice if d else None,
+            d.by if d else None,
+            moment(d.at) if d else None,
+            d.reason if d else None,
+        )
+    return ToolCallPart(
+        call_id=call.record.call_id,
+        provider_call_id=call.record.provider_call_id,
+        tool_name=call.record.tool_name,
+        raw_input=call.record.raw,
+        state=call.state,
+        step_index=call.turn.step,
+        index=call.index,
+        sequence=call.turn.call_sequence(call.index),
+        input=parsed,
+        effective_input=effective,
+        decision=source.decision if source is not None else None,
+        approval=mark,
+        attempt=start.attempt if start else 0,
+    )

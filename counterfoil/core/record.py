@@ -1,0 +1,233 @@
+"""The fold: entries in order of arrival become what loop and readers work with. Nothing else interprets entries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias, cast
+
+from counterfoil.core.entries import (
+
+    CallRecord,
+    CancelEntry,
+    DecidedEntry,
+    EndedEntry,
+    Entry,
+    LateEntry,
+    MemoEntry,
+    MessageEntry,
+    PausedEntry,
+    QueuedEntry,
+    ResultEntry,
+    ResumedEntry,
+    RunEntry,
+    StartEntry,
+    TurnEntry,
+    WaitingEntry,
+)
+from counterfoil.core.jsontext import JsonValue
+from counterfoil.core.limits import DEFAULT_LIMITS, Limits
+from counterfoil.core.outcome import Failed
+from counterfoil.core.turn import NO_USAGE, CallStateName, Usage
+
+Item: TypeAlias = "MessageEntry | TurnEntry | ResultEntry"
+
+
+@dataclass(slots=True, eq=False)
+class CallState:
+    """All that is on record about one call."""
+
+    turn: TurnEntry
+    index: int
+    record: CallRecord
+    waiting: WaitingEntry | None = None
+    """The newest approval of the call."""
+    decided: DecidedEntry | None = None
+    """The decision on `waiting`."""
+    start: StartEntry | None = None
+    """The newest start."""
+    result: ResultEntry | None = None
+    late: list[LateEntry] | None = None
+    memos: dict[str, JsonValue] | None = None
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """(step, index): our key of the call in its run."""
+        return self.turn.step, self.index
+
+    @property
+    def pending(self) -> bool:
+        """It waits for a decision that has not come."""
+        return self.result is None and self.waiting is not None and self.decided is None
+
+    @property
+    def in_flight(self) -> bool:
+        """Its newest start has neither a result nor an approval after it: a body runs, or died."""
+        return (
+            self.result is None
+            and self.start is not None
+            and (self.waiting is None or self.waiting.entry < self.start.entry)
+        )
+
+    @property
+    def state(self) -> CallStateName:
+        """Where the call stands."""
+        if self.result is not None:
+            return "settled"
+        if self.in_flight:
+            return "started"
+        if self.waiting is None:
+            return "judged"
+        return "interrupted" if self.waiting.approval.kind == "interrupted" else "waiting"
+
+
+@dataclass(slots=True, eq=False)
+class RunState:
+    """One run, folded."""
+
+    run_id: str
+    head: RunEntry | None = None
+    limits: Limits = DEFAULT_LIMITS
+    status: str = "running"
+    turns: int = 0
+    usage: Usage = NO_USAGE
+    calls: list[CallState] = field(default_factory=list)
+    batch: list[CallState] = field(default_factory=list)
+    """The calls of the newest turn."""
+    open: int = 0
+    """Calls of the batch without a result."""
+    last_turn: TurnEntry | None = None
+    failed_steps: int = 0
+    """Steps in a row that failed."""
+    seconds: float = 0.0
+    """Seconds of work so far, pauses and downtime excluded."""
+    last_at: int = 0
+    ended_run: tuple[int, int] | None = None
+    cancel: CancelEntry | None = None
+    ended: EndedEntry | None = None
+    call_ids: dict[str, CallState] = field(default_factory=dict)
+
+
+class Record:
+    """An interaction, folded. Append-only: `apply` each entry once, in order of arrival."""
+
+    __slots__ = ("has_kept", "items", "queued", "runs", "tip")
+
+    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+        self.runs: dict[str, RunState] = {}
+        self.items: list[Item] = []
+        """The main thread in reading order; a batch's results join when it is complete."""
+        self.queued: dict[int, QueuedEntry] = {}
+        """Messages that wait to be delivered, by entry."""
+        self.has_kept = False
+        """Some result is kept apart."""
+        self.tip = 0
+        for entry in entries:
+            self.apply(entry)
+
+    def apply(self, entry: Entry) -> None:
+        """Take one more entry in."""
+        run = self.runs.get(entry.run_id)
+        if run is None:
+            run = self.runs[entry.run_id] = RunState(entry.run_id, last_at=entry.at)
+        self.tip = entry.entry
+        if run.status == "running":
+            run.seconds += (entry.at - run.last_at) / 1_000_000 if type(entry) is not ResumedEntry else 0.0
+        run.last_at = entry.at
+        _APPLY[type(entry)](self, run, entry)
+
+    def _run(self, run: RunState, entry: RunEntry) -> None:
+        run.head = entry
+        run.limits = entry.limits
+
+    def _message(self, run: RunState, entry: MessageEntry) -> None:
+        self.items.append(entry)
+        if entry.queued is not None:
+            self.queued.pop(entry.queued, None)
+        if entry.author_type == "System":
+            run.failed_steps += 1
+
+    def _queued(self, run: RunState, entry: QueuedEntry) -> None:
+        self.queued[entry.entry] = entry
+
+    def _turn(self, run: RunState, entry: TurnEntry) -> None:
+        run.turns += 1
+        run.usage = run.usage + entry.usage if run.turns > 1 else entry.usage
+        run.last_turn = entry
+        run.batch = batch = [CallState(entry, i, c) for i, c in enumerate(entry.calls)]
+        run.open = len(batch)
+        run.calls += batch
+        for call in batch:
+            run.call_ids[call.record.call_id] = call
+        self.items.append(entry)
+
+    def _waiting(self, run: RunState, entry: WaitingEntry) -> None:
+        call = run.call_ids[entry.call_id]
+        call.waiting, call.decided = entry, None
+
+    def _decided(self, run: RunState, entry: DecidedEntry) -> None:
+        run.call_ids[entry.call_id].decided = entry
+
+    def _start(self, run: RunState, entry: StartEntry) -> None:
+        run.call_ids[entry.call_id].start = entry
+
+    def _result(self, run: RunState, entry: ResultEntry) -> None:
+        call = run.call_ids[entry.call_id]
+        call.result = entry
+        self.has_kept = self.has_kept or entry.kept_id is not None
+        run.open -= 1
+        if not run.open:
+            for done in run.batch:
+                self.items.append(cast("ResultEntry", done.result))
+            turn = cast("TurnEntry", run.last_turn)
+            failed = turn.stop == "length" or all(type(c.result.result.outcome) is Failed for c in run.batch)  # type: ignore[union-attr]  # none is open
+            run.failed_steps = run.failed_steps + 1 if failed else 0
+
+    def _late(self, run: RunState, entry: LateEntry) -> None:
+        call = run.call_ids[entry.call_id]
+        call.late = [*(call.late or ()), entry]
+
+    def _memo(self, run: RunState, entry: MemoEntry) -> None:
+        call = run.call_ids[entry.call_id]
+        call.memos = {**(call.memos or {}), entry.name: entry.value}
+
+    def _paused(self, run: RunState, entry: PausedEntry) -> None:
+        run.status = "paused"
+        run.ended_run = run.ended_run or entry.ended_run
+
+    def _resumed(self, run: RunState, entry: ResumedEntry) -> None:
+        run.status = "running"
+        run.ended = None
+        if entry.limits is not None:
+            run.limits = entry.limits
+
+    def _ended(self, run: RunState, entry: EndedEntry) -> None:
+        run.status = entry.status
+        run.ended = entry
+        run.ended_run = run.ended_run or entry.ended_run
+
+    def _cancel(self, run: RunState, entry: CancelEntry) -> None:
+        run.cancel = run.cancel or entry
+
+
+_APPLY: Mapping[type[Entry], Callable[[Record, RunState, Entry], None]] = cast(
+    "Mapping[type[Entry], Callable[[Record, RunState, Entry], None]]",
+    {
+        RunEntry: Record._run,
+        MessageEntry: Record._message,
+        QueuedEntry: Record._queued,
+        TurnEntry: Record._turn,
+        WaitingEntry: Record._waiting,
+        DecidedEntry: Record._decided,
+        StartEntry: Record._start,
+        ResultEntry: Record._result,
+        LateEntry: Record._late,
+        MemoEntry: Record._memo,
+        PausedEntry: Record._paused,
+        ResumedEntry: Record._resumed,
+        EndedEntry: Record._ended,
+        CancelEntry: Record._cancel,
+    },
+)
+
+

@@ -1,0 +1,80 @@
+"""The life of a run as tables and rules: pure functions of the folded record (contract 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from counterfoil.core.limits import Limits
+from counterfoil.core.outcome import Skipped, Succeeded
+from counterfoil.core.record import CallState, RunState
+
+OPEN = frozenset({"running", "paused"})
+"""A run with one of these goes on, or can."""
+
+STATUS_OF: Mapping[str, str] = {
+    "tool": "completed",
+    "vote": "completed",
+    "answer": "completed",
+    "limit": "limited",
+    "cancelled": "cancelled",
+    "error": "failed",
+}
+"""The status that each way of ending gives."""
+
+
+def ending_call(batch: Sequence[CallState], ends: Callable[[str], bool]) -> CallState | None:
+    """The first call in call order, of those with a result, whose tool ends the run and succeeded."""
+    for call in batch:
+        result = call.result
+        if result is not None and type(result.result.outcome) is Succeeded and ends(call.record.tool_name):
+            return call
+    return None
+
+
+DUPLICATE = "duplicate"
+"""The reason of a result that repeats another call of its turn."""
+
+
+def is_duplicate(call: CallState) -> bool:
+    """The framework skipped it as a repeat within its turn (contract 2.8)."""
+    return call.result is not None and call.result.result.outcome == Skipped(DUPLICATE, "framework")
+
+
+def unanimous(batch: Sequence[CallState], advisory: Callable[[str], bool]) -> CallState | None:
+    """The last call that voted, when every call that counts voted to end the run; at least one must.
+
+    Advisory tools and skipped duplicates do not count. Failed, denied, rejected, skipped and cancelled calls vote no.
+    """
+    last = None
+    for call in batch:
+        result = call.result
+        if result is None:
+            return None
+        if result.result.terminate and type(result.result.outcome) is Succeeded:
+            if not advisory(call.record.tool_name):
+                last = call
+        elif not is_duplicate(call) and not advisory(call.record.tool_name):
+            return None
+    return last
+
+
+def limit_reached(run: RunState, limits: Limits) -> str | None:
+    """Which budget forbids another model turn, in words; None while all allow it."""
+    if limits.steps is not None and run.turns >= limits.steps:
+        return f"{limits.steps} steps"
+    if limits.consecutive_failures is not None and run.failed_steps >= limits.consecutive_failures > 0:
+        return f"{limits.consecutive_failures} failed steps in a row"
+    if limits.calls is not None and len(run.calls) > limits.calls:
+        return f"{limits.calls} tool calls"
+    return spent(run, limits)
+
+
+def spent(run: RunState, limits: Limits) -> str | None:
+    """Which budget of tokens, cost or time is used up, in words."""
+    if limits.tokens is not None and run.usage.tokens >= limits.tokens:
+        return f"{limits.tokens} tokens"
+    if limits.cost is not None and run.usage.cost >= limits.cost:
+        return f"a cost of {limits.cost}"
+    if limits.seconds is not None and run.seconds >= limits.seconds:
+        return f"{limits.seconds:g} seconds"
+    return None

@@ -1,0 +1,179 @@
+"""What the boundary and the loop share while one run is driven."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from counterfoil.core.call import Caller, Where
+from counterfoil.core.limits import Limits
+from counterfoil.core.policy import Verdict
+from counterfoil.core.record import CallState, RunState
+from counterfoil.core.report import ToolErrorReport
+from counterfoil.core.result import ToolResult
+from counterfoil.effects import Effects
+from counterfoil.hooks import HookList
+from counterfoil.policy import Policy
+from counterfoil.pool import ThreadPool
+from counterfoil.tool import Tool, ToolContext
+
+
+@dataclass(slots=True, eq=False)
+class Env:
+    """One run, as gateway and loop see it while it is driven."""
+
+    caller: Caller
+    interaction_id: str
+    run_id: str
+    thread_id: str | None
+    agent: str
+    run: RunState
+    tools: dict[str, Tool]
+    policy: Policy | None
+    hooks: HookList
+    limits: Limits
+    effects: Effects
+    pool: ThreadPool
+    deps: Callable[[], object] | None
+    offered: frozenset[str] = frozenset()
+    """Names that the newest turn was offered."""
+    rejected: set[str] = field(default_factory=set)
+    """Digests of calls that a person rejected in this run."""
+
+    def where(self, call: CallState) -> Where:
+        """The place of a call."""
+        return Where(self.interaction_id, self.thread_id, self.run_id, call.turn.step, call.index)
+
+    def key(self, call: CallState) -> str:
+        """The idempotency key of a call: the same in every attempt."""
+        return f"{self.run_id}:{call.turn.step}:{call.index}"
+
+    def context(
+        self,
+        call: CallState,
+        attempt: int,
+        progress: Callable[[str, float | None, float | None], None],
+        memo: Callable[[str, Callable[[], Any]], Any],
+        cancelled: Callable[[], bool],
+    ) -> ToolContext[Any]:
+        """The context of a body."""
+        ctx: ToolContext[Any] = ToolContext.__new__(ToolContext)
+        ctx.caller = self.caller
+        ctx.run_id = self.run_id
+        ctx.interaction_id = self.interaction_id
+        ctx.thread_id = self.thread_id
+        ctx.step_index = call.turn.step
+        ctx.call_id = call.record.call_id
+        ctx.idempotency_key = self.key(call)
+        ctx.attempt = attempt
+        ctx._deps = self.deps
+        ctx._progress = progress
+        ctx._memo = memo
+        ctx._cancelled = cancelled
+        ctx._scratch = None
+        return ctx
+
+    def judging_context(self, call: CallState) -> ToolContext[Any]:
+        """A context for functions that are asked before any body runs."""
+        return self.context(call, 0, _no_progress, _no_memo, _never)
+
+
+def _no_progress(text: str, done: float | None, total: float | None) -> None:
+    """Nothing runs yet, so there is nothing to tell."""
+
+
+def _no_memo(name: str, fn: Callable[[], Any]) -> Any:
+    raise RuntimeError(f"memo {name!r}: there is no body yet whose steps could be recorded; use it in the tool")
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(slots=True, eq=False)
+class Ready:
+    """The gateway lets the call run."""
+
+    tool: Tool
+    arguments: dict[str, Any]
+    """Python values by parameter."""
+    effective: bytes
+    """Their JSON bytes: what is on record, and what a decision binds."""
+    parsed: bytes | None
+    """JSON bytes of the parsed input where guards or a person changed it."""
+    verdict: Verdict
+    attempt: int = 1
+    approval_id: str | None = None
+    edited_by: str | None = None
+    """The person who changed the input."""
+    lock: str | None = None
+    locked: bool = False
+    not_before: float = 0.0
+    """On the effects' clock: the back-off before a further attempt."""
+    attempts: tuple[str, ...] = ()
+    """What earlier attempts ended with."""
+    began: float = 0.0
+    """On the effects' clock: when the gateway began with the call, waits for a person taken off."""
+
+
+@dataclass(slots=True, eq=False)
+class Asks:
+    """A person must decide first."""
+
+    tool: Tool
+    effective: bytes
+    parsed: bytes | None
+    verdict: Verdict
+    after: str | None = None
+    """The approval that this one replaces."""
+
+
+@dataclass(slots=True, eq=False)
+class Refused:
+    """The call ends without a body."""
+
+    result: ToolResult
+    verdict: Verdict | None = None
+    parsed: bytes | None = None
+    error: BaseException | None = None
+    """What was raised, for the report."""
+    human: str | None = None
+    """The person whose word it is; the author of the result."""
+    by_human: bool = False
+    system: bool = True
+    raw_input: bool = False
+    """The report shows the raw input: the schema did not take it."""
+
+
+@dataclass(slots=True, eq=False)
+class Finished:
+    """A body has ended, or was given up."""
+
+    result: ToolResult
+    size: int
+    started_at: int
+    duration: int
+    """Microseconds."""
+    kept: Any = None
+    """The KeptText, where the text is stored apart."""
+    report: ToolErrorReport | None = None
+    replaced: Any = None
+    error: BaseException | None = None
+    fatal: BaseException | None = None
+    """KeyboardInterrupt or SystemExit: raised again once the call is settled."""
+
+
+async def bounded(answer: object, seconds: float) -> object:
+    """What a hook or handler gave; awaited for so many seconds at most.
+
+    Raises:
+        TimeoutError: it took longer.
+    """
+    if not isinstance(answer, Awaitable):
+        return answer
+
+
+    async with asyncio.timeout(seconds):
+        return await answer

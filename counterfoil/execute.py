@@ -1,0 +1,514 @@
+"""Execute: one body under a clock, and what the gateway makes of its end (contract 3, 4, 6 and 8)."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal, TypeAlias, cast
+
+from counterfoil.core import words
+from counterfoil.core.content import BLOCK_TYPES, Block, Json, Kept, Text, block_to_json
+from counterfoil.core.errors import ToolError
+from counterfoil.core.jsontext import JsonValue, clean_text, dumps, loads
+from counterfoil.core.limits import GUARD_SECONDS, PREVIEW_BYTES, REPORT_SECONDS
+from counterfoil.core.outcome import (
+    Cancelled,
+    Denied,
+    ErrorCode,
+    Failed,
+    Succeeded,
+    ToolFailure,
+    ToolOutcome,
+    retryable,
+)
+from counterfoil.core.record import CallState
+from counterfoil.core.report import AnyError, ToolErrorReport
+from counterfoil.core.result import ToolResult, seal
+from counterfoil.core.shorten import head_and_tail
+from counterfoil.env import Env, Finished, Ready, bounded
+from counterfoil.hooks import UNCHANGED, AfterCall, Change
+from counterfoil.render import Unrenderable, combine, content_size, render
+from counterfoil.schema import FunctionSchema
+from counterfoil.store import KeptText
+
+log = logging.getLogger("counterfoil")
+
+Stop: TypeAlias = Literal["timeout", "cancel", "limit", "abandon"]
+"""Why a body was told to stop; ``abandon``: this process stops driving, and the record keeps the start alone."""
+
+
+class TimedOut(Exception):  # noqa: N818  # what a report shows as the error of a time-out
+    """The body took longer than its tool's time-out."""
+
+
+class Execution:
+    """One attempt at one call: its body, its clock and its end."""
+
+    __slots__ = (
+        "_fatal", "body_over", "call", "clock0", "ctx", "env", "finished", "finishing", "hooks", "items", "on_end", "over",
+        "process", "ready", "started_at", "stop", "task", "timer",
+    )  # fmt: skip  # a list of names reads better in rows
+
+    def __init__(self, env: Env, call: CallState, ready: Ready, hooks: ExecutionHooks, on_end: Callable[[Execution], None]) -> None:
+        self.env = env
+        self.call = call
+        self.ready = ready
+        self.hooks = hooks
+        self.on_end = on_end
+        self.stop: Stop | None = None
+        self.finished: Finished | None = None
+        self.finishing = False
+        self.over = False
+        """Its end was handed to the loop."""
+        self.body_over = False
+        """No body of it runs any more."""
+        self.timer: asyncio.TimerHandle | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.process: Any = None
+        self.items: list[object] | None = None
+        self.ctx: Any = None
+        self._fatal: BaseException | None = None
+        self.started_at = 0
+        self.clock0 = 0.0
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start the body; `on_end` is called once, on the loop's thread."""
+        self.started_at = self.env.effects.now()
+        self.clock0 = self.env.effects.clock()
+        self.task = loop.create_task(self._run())
+        self.task.add_done_callback(self._ended)
+        if self.ready.tool.timeout is not None:
+            self.timer = loop.call_later(self.ready.tool.timeout, self.tell, "timeout")
+
+    def tell(self, why: Stop) -> None:
+        """Tell the body to stop; its end, whenever it comes, is seen by `on_end`."""
+        if self.over or self.finishing or self.stop is not None:
+            return
+        self.stop = why
+        if self.task is not None:
+            self.task.cancel()
+        if why == "timeout":
+            # A body that does not stop when it is told must not hold the run; a moment for one that does.
+            asyncio.get_running_loop().call_later(TELL_SECONDS, self.give_up)
+
+    def give_up(self) -> None:
+        """Stop waiting for the body: its call ends now, and what it still gives is late."""
+        if not self.over:
+            self.over = True
+            self._disarm()
+            self.on_end(self)
+
+    def _disarm(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._disarm()
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a call's task failed", exc_info=task.exception())
+        if not self.over:
+            self.over = True
+            self.on_end(self)
+        elif self.finished is not None and self.stop != "abandon":
+            self.hooks.late(self)
+        if self.body_over:
+            self.hooks.released(self)
+
+    async def _run(self) -> None:
+        probe = self.env.effects.probe
+        if probe is not None:
+            probe("body:before")
+        error: BaseException | None = None
+        value: object = None
+        try:
+            value = await self._body()
+        except asyncio.CancelledError as e:
+            if self.stop is None or self.stop == "abandon":
+                self.body_over = self.body_over or self._body_known_over()
+                raise
+            error = e
+        except (KeyboardInterrupt, SystemExit) as e:
+            self._fatal = error = e
+        except BaseException as e:  # noqa: BLE001  # whatever a body raises is its call's failure
+            error = e
+        if probe is not None:
+            probe("body:after")
+        self.body_over = self.body_over or self._body_known_over()
+        # A body that ended by itself keeps its real end, even when it had been told to stop.
+        self.finishing = True
+        self.finished = await finish(self, value, error)
+
+    def _body_known_over(self) -> bool:
+        # A sync body runs on in its thread when its task is cancelled; its own callback says when it is over.
+        return not (self._in_thread() and self.stop is not None)
+
+    def _in_thread(self) -> bool:
+        schema = self.ready.tool.schema
+        return (
+            self.ready.tool.isolation == "thread"
+            and isinstance(schema, FunctionSchema)
+            and not schema.is_async
+            and not schema.is_async_generator
+        )
+
+    def _thread_over(self, _value: object, _error: BaseException | None) -> None:
+        if not self.body_over and self.stop is not None:
+            self.body_over = True
+            if self.over and self.task is not None and self.task.done():
+                if self.finished is None or self.stop != "abandon":
+                    self.hooks.thread_ended(self, _value, _error)
+                self.hooks.released(self)
+        self.body_over = True
+
+    def _context(self) -> Any:
+        self.ctx = self.env.context(
+            self.call, self.ready.attempt, self._progress, self.hooks.memo(self), lambda: self.stop is not None
+        )
+        return self.ctx
+
+    def _progress(self, text: str, done: float | None, total: float | None) -> None:
+        self.hooks.progress(self, text, done, total)
+
+    async def _body(self) -> object:
+        ready = self.ready
+        tool = ready.tool
+        schema = tool.schema
+        if ready.not_before:
+            await self.env.effects.sleep(max(ready.not_before - self.env.effects.clock(), 0.0))
+        if tool.isolation == "process":
+            return await self._in_process()
+        if not isinstance(schema, FunctionSchema):
+            return await self._dynamic()
+        ctx = self._context() if schema.context is not None or schema.deps is not None else None
+        deps = None if schema.deps is None or ctx is None else ctx.deps
+        args, kwargs = schema.bind(ready.arguments, ctx, deps)
+        if schema.is_async:
+            return await tool.fn(*args, **kwargs)
+        if schema.is_async_generator:
+            return await self._drain(tool.fn(*args, **kwargs))
+        if schema.is_generator:
+            make = functools.partial(tool.fn, *args, **kwargs)
+            return await self._drain(self.env.pool.iterate(make, on_done=self._thread_over))
+        value = await self.env.pool.submit(functools.partial(tool.fn, *args, **kwargs), on_done=self._thread_over)
+        return await value if inspect.isawaitable(value) else value
+
+    async def _dynamic(self) -> object:
+        tool = self.ready.tool
+        call = dynamic_caller(tool.fn)
+        body = functools.partial(call, self._context(), self.ready.arguments)
+        if inspect.iscoroutinefunction(tool.fn) or inspect.iscoroutinefunction(getattr(tool.fn, "__call__", None)):
+            return await body()
+        value = await self.env.pool.submit(body, on_done=self._thread_over)
+        return await value if inspect.isawaitable(value) else value
+
+    async def _drain(self, items: Any) -> object:
+        self.items = kept = []
+        size = 0
+        limit = self.max_bytes()
+        async for item in items:
+            kept.append(item)
+            if isinstance(item, str):
+                size += len(item)
+                self.hooks.progress(self, item, None, None)
+            elif not isinstance(item, ToolResult):
+                self.hooks.progress(self, _short(item), None, None)
+            if size > limit and self.ready.tool.on_oversize == "fail":
+                break
+        return combine(kept)
+
+    def max_bytes(self) -> int:
+        """The most bytes that the output may have."""
+        return self.ready.tool.max_output_bytes or self.env.limits.output_bytes
+
+    async def _in_process(self) -> object:
+        from counterfoil.process import ProcessBody  # only tools that ask for a process pay for the import
+
+        tool, ready = self.ready.tool, self.ready
+        body = self.process = ProcessBody()
+        memo = self.hooks.memo(self)
+
+        async def on_memo(name: str, compute: Callable[[], Awaitable[object]]) -> object:
+            return await memo(name, compute)
+
+        async def on_progress(text: str, *, done: float | None, total: float | None) -> None:
+            self._progress(text, done, total)
+
+        items: list[object] = []
+        context = {
+            "caller": self.env.caller.to_json(), "run_id": self.env.run_id, "thread_id": self.env.thread_id,
+            "step_index": self.call.turn.step, "call_id": self.call.record.call_id,
+            "idempotency_key": self.env.key(self.call), "attempt": ready.attempt,
+        }  # fmt: skip  # rows by what belongs together
+        schema = cast("FunctionSchema", tool.schema)
+        value = await body.run(
+            tool.target, ready.arguments, context, schema.context,
+            on_progress=on_progress, on_memo=on_memo, on_item=items.append,
+        )  # fmt: skip  # as above
+        return combine(items) if schema.is_generator or schema.is_async_generator else value
+
+
+TELL_SECONDS = 0.25
+"""Seconds that an async body has to end after its time-out before the call ends without it."""
+
+
+class ExecutionHooks:
+    """What an execution needs of the loop that drives its run."""
+
+    def memo(self, execution: Execution) -> Callable[[str, Callable[[], Any]], Any]:
+        """The body's durable sub-steps."""
+        raise NotImplementedError
+
+    def progress(self, execution: Execution, text: str, done: float | None, total: float | None) -> None:
+        """The body says how far it is."""
+
+    def late(self, execution: Execution) -> None:
+        """A body that was given up has ended after all."""
+
+    def thread_ended(self, execution: Execution, value: object, error: BaseException | None) -> None:
+        """A thread that was given up has ended after all."""
+
+    def released(self, execution: Execution) -> None:
+        """No body of the call runs any more: its lock may go."""
+
+
+@functools.lru_cache(maxsize=1024)
+def dynamic_caller(fn: Callable[..., Any]) -> Callable[[Any, dict[str, Any]], Any]:
+    """How a dynamic tool's body takes (context, arguments): by two parameters, by one, or by ``**kwargs``."""
+    parameters = list(inspect.signature(fn).parameters.values())
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return lambda _, arguments: fn(**arguments)
+    return (lambda ctx, arguments: fn(ctx, arguments)) if len(parameters) >= 2 else (lambda _, arguments: fn(arguments))  # noqa: PLR2004
+
+
+def _short(item: object) -> str:
+    try:
+        return dumps(item).decode()[:200]
+    except ValueError:
+        return type(item).__name__
+
+
+async def finish(x: Execution, value: object, error: BaseException | None) -> Finished:
+    """Render, after-guards, size, report: what the end of a body amounts to."""
+    env, ready = x.env, x.ready
+    duration = int((env.effects.clock() - x.clock0) * 1_000_000)
+    if error is None:
+        result, cause = accept(ready.tool.name, value)
+    else:
+        result, cause = failed(x, error), error
+    replaced: JsonValue = None
+    if env.hooks.after_call:
+        result, replaced, guard_error = await _after_guards(x, result)
+        cause = guard_error or cause
+    if x.ctx is not None and x.ctx._scratch is not None:
+        result = seal(
+            result.content, result.outcome, result.details, x.ctx._scratch.merged(result.extensions),
+            result.terminate, result.narration,
+        )  # fmt: skip  # two rows
+    if ready.edited_by is not None:
+        note = Text(words.edited(ready.tool.name, ready.effective.decode()))
+        result = seal((note, *result.content), result.outcome, result.details, result.extensions, result.terminate, result.narration)
+    size = content_size(result.content)
+    kept = None
+    if size > x.max_bytes() and ready.tool.on_oversize == "fail" and isinstance(result.outcome, Succeeded):
+        result = gateway_failure(ErrorCode.OUTPUT_TOO_LARGE, ready.tool.name, size=size, limit=x.max_bytes())
+    elif size > env.limits.keep_apart_bytes and not ready.tool.builtin:
+        result, kept = keep_apart(result, env, x.call.record.call_id)
+    done = Finished(result, size, x.started_at, duration, kept, None, replaced, cause, x._fatal)
+    if isinstance(result.outcome, Failed):
+        done.report = await make_report(
+            env, x.call, result, cause, loads(ready.effective), env.effects.clock() - ready.began,
+            attempts=ready.attempts, partial=x.items,
+        )  # fmt: skip  # two rows
+    return done
+
+
+def accept(tool: str, value: object) -> tuple[ToolResult, BaseException | None]:
+    """A returned value as a sealed result, and what was wrong with it."""
+    if not isinstance(value, ToolResult):
+        try:
+            return seal(render(value), SUCCESS), None
+        except Unrenderable as e:
+            return gateway_failure(ErrorCode.UNRENDERABLE_OUTPUT, tool, message=str(e)), e
+    if not isinstance(value.outcome, (Succeeded, Failed)) and not (
+        isinstance(value.outcome, Denied) and value.outcome.by == "tool"
+    ):
+        forged = TypeError(f"a tool returned a {type(value.outcome).__name__} result; only the gateway makes those")
+        return gateway_failure(ErrorCode.TOOL_ERROR, tool, message=str(forged), error="a forged result"), forged
+    if value.details is not None or value.narration is not None or isinstance(value.outcome, Failed):
+        data = value.outcome.failure.data if isinstance(value.outcome, Failed) else None
+        try:
+            dumps([value.details, value.narration, data])
+        except ValueError as e:
+            if isinstance(value.outcome, Succeeded):
+                return gateway_failure(ErrorCode.UNRENDERABLE_OUTPUT, tool, message=f"details: {e}"), e
+            # A declared failure or denial keeps its outcome (contract 3): what cannot be stored is left out.
+            outcome = value.outcome
+            if isinstance(outcome, Failed):
+                f = outcome.failure
+                outcome = Failed(ToolFailure(f.code, f.message, f.retryable, f.origin, f.body))
+            return seal(value.content, outcome, None, value.extensions, value.terminate), e
+    if any(not isinstance(b, BLOCK_TYPES) for b in value.content):
+        return gateway_failure(ErrorCode.UNRENDERABLE_OUTPUT, tool, message="content that is no block"), None
+    return value, None
+
+
+SUCCESS = Succeeded()
+
+
+def gateway_failure(code: ErrorCode, tool: str, *, message: str = "", body: Any = "ended", **values: Any) -> ToolResult:
+    """A failure of the gateway's after a body began."""
+    failure = ToolFailure(code, message or f"{code.name} of {tool}", retryable(code, safe=False), "gateway", body)
+    return seal((Text(words.failure(code, tool, **values)),), Failed(failure))
+
+
+def failed(x: Execution, error: BaseException) -> ToolResult:
+    """The result of a body that raised, or was stopped."""
+    tool = x.ready.tool
+    if isinstance(error, asyncio.CancelledError) and x.stop is not None:
+        return stopped(x, ended=x.body_over)
+    if isinstance(error, ToolError):
+        failure = ToolFailure(error.code, error.message, error.retryable, "tool", "ended", error.data)
+        text = clean_text(error.message)
+        result = seal((Text(text),), Failed(failure), error.details)
+        return result.with_narration(error.narration) if error.narration else result
+    shown = getattr(error, "class_name", None) or type(error).__name__
+    code = ErrorCode.TOOL_ERROR
+    failure = ToolFailure(code, _told(error), retryable(code, safe=tool.safe), "tool", "ended")
+    text = words.tool_error(tool.name, shown)
+    if tool.expose and isinstance(error, tool.expose):
+        text = _told(error) or text
+    return seal((Text(text),), Failed(failure))
+
+
+def _told(error: BaseException) -> str:
+    try:
+        return clean_text(str(error))
+    except Exception:  # noqa: BLE001  # an exception whose own text raises must not hide the failure
+        return type(error).__name__
+
+
+def stopped(x: Execution, *, ended: bool) -> ToolResult:
+    """The result of a body that was told to stop: it ended without an end of its own, or may still run."""
+    tool = x.ready.tool
+    if x.stop == "timeout":
+        code = ErrorCode.TIMEOUT
+        failure = ToolFailure(
+            code, f"longer than {tool.timeout:g} s", retryable(code, safe=tool.safe), "gateway", "unknown"
+        )
+        effect = words.STOPPED if ended else words.MAY_HAVE_RUN
+        return seal((Text(words.failure(code, tool.name, seconds=tool.timeout, effect=effect)),), Failed(failure))
+    if x.stop == "limit":
+        code = ErrorCode.LIMIT_REACHED
+        failure = ToolFailure(code, "the time of the run is used up", retryable=False, origin="gateway", body="unknown")
+        return seal((Text(words.limit_in_body(tool.name)),), Failed(failure))
+    outcome: ToolOutcome = Cancelled("the run was cancelled")
+    return seal((Text(words.cancelled(tool.name, started=True, ended=ended)),), outcome)
+
+
+async def _after_guards(x: Execution, result: ToolResult) -> tuple[ToolResult, JsonValue, BaseException | None]:
+    """What after-guards make of a result: content, details, narration and vote, never the outcome."""
+    env, tool = x.env, x.ready.tool
+    original = result
+    for guard in env.hooks.after_call:
+        seen = AfterCall(env.where(x.call), env.caller, x.call.record.call_id, tool, loads(x.ready.effective), result)
+        try:
+            answer = await bounded(guard(seen), GUARD_SECONDS)
+            if answer is None:
+                continue
+            if not isinstance(answer, Change) or answer.input is not UNCHANGED:
+                raise TypeError(f"a guard after a call returns None or Change(content=…, …), got {answer!r:.80}")  # noqa: TRY301  # one way out for every error
+            result = _changed(result, answer)
+        except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
+            raise
+        except BaseException as e:  # noqa: BLE001  # whatever a guard raises refuses the call (contract 3)
+            refused = gateway_failure(ErrorCode.GUARD_ERROR, tool.name, message=_told(e), effect=words.HAS_ENDED)
+            return refused, _replaced(original), e
+    return result, (None if result is original else _replaced(original)), None
+
+
+def _replaced(result: ToolResult) -> JsonValue:
+    return {
+        "content": [block_to_json(b) for b in result.content],
+        "details": result.details,
+        "narration": result.narration,
+        "terminate": result.terminate,
+    }
+
+
+def _changed(result: ToolResult, change: Change) -> ToolResult:
+    content = result.content
+    if change.content is not UNCHANGED:
+        given = change.content
+        content = (Text(given),) if isinstance(given, str) else render(given)
+    details = result.details if change.details is UNCHANGED else change.details
+    narration = result.narration if change.narration is UNCHANGED else change.narration
+    terminate = result.terminate if change.terminate is UNCHANGED else bool(change.terminate)
+    made = seal(content, result.outcome, None, result.extensions, terminate, None)
+    made = made.with_details(details)
+    return made.with_narration(cast("str", narration)) if narration is not None else made
+
+
+def keep_apart(result: ToolResult, env: Env, call_id: str) -> tuple[ToolResult, KeptText | None]:
+    """A result whose text goes into a store of its own, once; its content keeps head, tail and pointer (contract 6)."""
+    texts = [b for b in result.content if isinstance(b, (Text, Json))]
+    text = texts[0].text if len(texts) == 1 else "\n".join(b.text for b in texts)
+    data = text.encode()
+    if len(data) <= env.limits.keep_apart_bytes:
+        return result, None
+    piece = min(PREVIEW_BYTES, env.limits.keep_apart_bytes // 4)
+    head, left_out, tail = head_and_tail(text, piece, piece)
+    preview = f"{head}{words.left_out(left_out, call_id, len(data))}{tail}"
+    kept = KeptText(env.effects.new_id(), text, len(data), hashlib.sha256(data).hexdigest())
+    is_json = len(texts) == 1 and isinstance(texts[0], Json)
+    media: tuple[Block, ...] = tuple(b for b in result.content if not isinstance(b, (Text, Json)))
+    content = (Kept(kept.id, len(data), preview, is_json), *media)
+    return seal(content, result.outcome, result.details, result.extensions, result.terminate, result.narration), kept
+
+
+async def make_report(
+    env: Env, call: CallState, result: ToolResult, error: AnyError | None, shown: JsonValue, seconds: float,
+    *, attempts: tuple[str, ...] = (), partial: list[object] | None = None,
+) -> ToolErrorReport:  # fmt: skip  # two rows
+    """The report of a failed call; its handlers are called here, bounded in time, and change nothing."""
+    failure = cast("Failed", result.outcome).failure
+    report = ToolErrorReport(
+        tenant_id=env.caller.tenant,
+        user_context=env.caller,
+        interaction_id=env.interaction_id,
+        thread_id=env.thread_id or "main",
+        run_id=env.run_id,
+        step_index=call.turn.step,
+        call_id=call.record.call_id,
+        tool_name=call.record.tool_name,
+        input=shown,
+        error=error if error is not None else failure,
+        code=None if failure.code is None else int(failure.code),
+        model_text=result.model_output,
+        duration_ms=seconds * 1000,
+        at_us=env.effects.now(),
+        attempts=attempts,
+        partial=None if not partial else _partial(partial),
+    )
+    for handler in env.hooks.on_tool_error:
+        try:
+            await bounded(handler(report), REPORT_SECONDS)
+        except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
+            raise
+        except BaseException:  # a handler changes nothing
+            log.exception("on_tool_error failed on call %s of run %s", report.call_id, report.run_id)
+    return report
+
+
+def _partial(items: list[object]) -> JsonValue:
+    try:
+        content = render(combine([i for i in items if not isinstance(i, ToolResult)]))
+    except Unrenderable as e:
+        return f"(cannot be shown: {e})"
+    return [block_to_json(b) for b in content]
+
+

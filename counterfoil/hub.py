@@ -1,0 +1,138 @@
+"""In-process wake-ups: who listens to a run, and locks that calls of one tenant share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from counterfoil.core.events import Event
+    from counterfoil.store import Owner, Store
+
+MAX_LIVE = 10_000
+"""Deltas and progress that wait for a slow reader; beyond it the oldest are dropped, for they are not on record."""
+
+
+class Listener:
+    """One reader of one run's events: woken by every commit, and handed what is never stored."""
+
+    __slots__ = ("live", "signal")
+
+    def __init__(self) -> None:
+        self.live: deque[Event] = deque(maxlen=MAX_LIVE)
+        self.signal = asyncio.Event()
+
+
+class Hub:
+    """Listeners by run."""
+
+    __slots__ = ("_listeners",)
+
+    def __init__(self) -> None:
+        self._listeners: dict[str, list[Listener]] = {}
+
+    def listened(self, run_id: str) -> bool:
+        """Whether anybody reads this run's events now."""
+        return run_id in self._listeners
+
+    def add(self, run_id: str) -> Listener:
+        """Begin to listen."""
+        listener = Listener()
+        self._listeners.setdefault(run_id, []).append(listener)
+        return listener
+
+    def remove(self, run_id: str, listener: Listener) -> None:
+        """Stop listening."""
+        left = [x for x in self._listeners.get(run_id, ()) if x is not listener]
+        if left:
+            self._listeners[run_id] = left
+        else:
+            self._listeners.pop(run_id, None)
+
+    def wake(self, run_id: str) -> None:
+        """Something is on record."""
+        for listener in self._listeners.get(run_id, ()):
+            listener.signal.set()
+
+    def tell(self, run_id: str, event: Event) -> None:
+        """Hand out what is not stored."""
+        for listener in self._listeners.get(run_id, ()):
+            listener.live.append(event)
+            listener.signal.set()
+
+
+class Holder(Protocol):
+    """Whoever waits for a lock."""
+
+    def locked(self, index: int) -> None:
+        """It is taken now for this call."""
+
+
+POLL_SECONDS = 0.05
+"""How often a lock that another process holds is asked for again."""
+
+
+class Locks:
+    """Locks by (tenant, name): in order of asking in this process, and by the store between processes."""
+
+    def __init__(self, store: Store, owner: Owner) -> None:
+        self._store = store
+        self._owner = owner
+        self._held: dict[tuple[str, str], tuple[Holder, int]] = {}
+        self._waiting: dict[tuple[str, str], deque[tuple[Holder, int]]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def take(self, tenant: str, name: str, holder: Holder, index: int) -> None:
+        """Ask for a lock; `Holder.locked` is called when it is taken, perhaps at once."""
+        key = (tenant, name)
+        if key in self._held:
+            self._waiting.setdefault(key, deque()).append((holder, index))
+            return
+        self._held[key] = (holder, index)
+        self._acquire(key)
+
+    def _acquire(self, key: tuple[str, str]) -> None:
+        if not self._store.shared:
+            holder, index = self._held[key]
+            holder.locked(index)
+            return
+        task = asyncio.get_running_loop().create_task(self._acquire_shared(key))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _acquire_shared(self, key: tuple[str, str]) -> None:
+        while not await self._store.lock(*key, self._owner):
+            await asyncio.sleep(POLL_SECONDS)
+        holder, index = self._held[key]
+        holder.locked(index)
+
+    def give(self, tenant: str, holder: Holder, index: int) -> None:
+        """Give back whatever this call holds; the next one in order takes it."""
+        for key, held in list(self._held.items()):
+            if key[0] == tenant and held == (holder, index):
+                self._pass_on(key)
+
+    def _pass_on(self, key: tuple[str, str]) -> None:
+        waiting = self._waiting.get(key)
+        if waiting:
+            self._held[key] = holder, index = waiting.popleft()
+            if not waiting:
+                del self._waiting[key]
+            holder.locked(index)
+            return
+        del self._held[key]
+        if self._store.shared:
+            task = asyncio.get_running_loop().create_task(self._store.unlock(*key, self._owner))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Give every lock of this process back."""
+        for task in list(self._tasks):
+            task.cancel()
+        if self._store.shared:
+            for key in self._held:
+                await self._store.unlock(*key, self._owner)
+        self._held.clear()
+        self._waiting.clear()
