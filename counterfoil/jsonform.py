@@ -14,8 +14,11 @@ As pydantic_core writes it, but for this:
 What has no form is refused, never shown by its ``repr``.
 
 Two ways lead to the same bytes. Nearly every value holds nothing but plain JSON types, and the writer writes
-it in one pass. Any other value is first rebuilt of such types, by `_plain`. NumPy is never imported: its values
-are known by their module.
+it in one pass. Any other value is first rebuilt of such types, by `_plain`. NumPy is never imported: what comes
+from it is known by the module of its class.
+
+Pydantic models are written by their own serializers. What these say without naming a type stays unseen: a set
+that a function serializer returns stands in the order that it has.
 """
 
 from __future__ import annotations
@@ -254,12 +257,13 @@ def _mend(dump: object, raw: Any, depth: int) -> object:
 
 
 def _parts(raw: Any, dump: dict[Any, object]) -> Iterator[tuple[object, ...]]:
-    """Key and value of all in ``dump``, and the value of ``raw`` that it was made from, where that is known."""
+    """Key and value of all in ``dump``, and the value of ``raw`` that it was made from, where known."""
     if isinstance(raw, Mapping) and len(raw) == len(dump):
         for (key, item), (own, part) in zip(dump.items(), raw.items(), strict=True):
             if key in raw:
                 yield key, item, raw[key]
-            else:  # a key that is no text, or that had a lone surrogate, of which the serializer makes three U+FFFD
+            else:
+                # The key was no text, or had a lone surrogate, of which the serializer makes three U+FFFD.
                 yield own if isinstance(own, str) else key, item, part
         return
     names: dict[object, str] = {}

@@ -1,4 +1,4 @@
-"""Whether a value is plain JSON already, found at the speed of C; and what is said of one that has no form."""
+"""Whether a value is plain JSON already, found at the speed of C; what is said of one that has no form."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def is_plain(value: object) -> bool:
 def _types(level: list[object], columns: int) -> set[type]:
     """The types on a level, except that columns of text alone and of numbers alone may be left out.
 
-    Rows of one shape lie on a level as a table with so many columns; a wrong number costs time and nothing else.
+    Rows of one shape lie on a level as a table with so many columns; a wrong number costs time, nothing else.
     """
     if len(level) < _WORTH_IT:
         return set(map(type, level))

@@ -52,25 +52,36 @@ def render(value: object) -> tuple[Block, ...]:
         return (Text(value),)
     if value is None:
         return _NO_OUTPUT
-    if isinstance(value, BLOCK_TYPES):
-        return (cast("Block", value),)
     if isinstance(value, str):
         return (Text(str.__str__(value)),)
-    if (type(value) is list or type(value) is tuple) and value and isinstance(value[0], BLOCK_TYPES):
-        items = cast("Sequence[object]", value)
-        if all(isinstance(item, BLOCK_TYPES) for item in items):
-            return tuple(cast("Sequence[Block]", items))
-    if isinstance(value, (bytes, bytearray)):
-        return (File(bytes(value)),)
+    return _given_blocks(value) or (_made_block(value),)
+
+
+def _given_blocks(value: object) -> tuple[Block, ...]:
+    """The blocks that a value is, or is a list or tuple of; none where it is anything else."""
+    if isinstance(value, BLOCK_TYPES):
+        return (cast("Block", value),)
+    if type(value) is list or type(value) is tuple:
+        items = cast("Sequence[Block]", value)
+        if (
+            items
+            and isinstance(items[0], BLOCK_TYPES)
+            and all(isinstance(item, BLOCK_TYPES) for item in items)
+        ):
+            return tuple(items)
+    return ()
+
+
+def _made_block(value: object) -> Block:
     try:
-        if isinstance(value, memoryview):
-            return (File(value.tobytes()),)
-        return (Json.from_text(json_text(value)),)
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            return File(bytes(value))
+        return Json.from_text(json_text(value))
     except Formless as refused:
         raise Unrenderable(refused.sentence()) from refused.__cause__
     except ValueError as error:
-        hint = "return bytes, or JSON types"
-        raise Unrenderable(f"cannot render a {type(value).__name__} that cannot be read: {hint}") from error
+        kind = type(value).__name__
+        raise Unrenderable(f"cannot render a {kind} that cannot be read at value: return bytes") from error
 
 
 _NO_OUTPUT: tuple[Block, ...] = (Text(""),)
