@@ -1,0 +1,72 @@
+"""What went wrong on the way to a model, for the operator: no header, no key, no address."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from openai import (
+    APIConnectionError,
+    APIError,
+    APIStatusError,
+    APITimeoutError,
+    AsyncOpenAI,
+    OpenAIError,
+)
+
+from counterfoil.core.errors import ModelError
+
+_RETRYABLE: Final = frozenset({408, 409, 429})
+_MAX_DETAIL: Final = 300
+"""Characters of a provider's own message in ours."""
+
+
+def failure_of(error: Exception, client: AsyncOpenAI) -> ModelError:
+    """The error for the operator: what happened, and what the server said of it."""
+    match error:
+        case APIStatusError():
+            wait = error.response.headers.get("retry-after", "")
+            text = f"the server answered {error.status_code}: {_said(error)}"
+            if wait.isdecimal():
+                text += f" (it asks to wait {wait} s)"
+            retryable = error.status_code in _RETRYABLE or error.status_code >= 500  # noqa: PLR2004 - 5xx
+        case APITimeoutError():
+            text, retryable = "the server did not answer in time", True
+        case APIConnectionError():
+            # The class alone: the text of a cause may quote a header.
+            text, retryable = f"the connection failed ({type(error.__cause__ or error).__name__})", True
+        case APIError():
+            text, retryable = f"the server broke the answer off: {_said(error)}", _may_pass(error.body)
+        case OpenAIError():
+            text, retryable = f"the client could not ask ({type(error).__name__})", False
+        case _:
+            text, retryable = f"the server sent what cannot be read ({type(error).__name__})", True
+    return ModelError(_without_secrets(text, error, client), retryable=retryable)
+
+
+def _said(error: APIError) -> str:
+    body = error.body
+    message = body.get("message") if isinstance(body, dict) else body
+    text = message if isinstance(message, str) and message.strip() else "no message"
+    text = " ".join(text.split())
+    return text if len(text) <= _MAX_DETAIL else text[:_MAX_DETAIL] + "…"
+
+
+def _may_pass(body: object) -> bool:
+    """Whether an error amid an answer may pass: not if it says that the request was at fault."""
+    code = body.get("code") if isinstance(body, dict) else None
+    kind = body.get("type") if isinstance(body, dict) else None
+    at_fault = isinstance(code, int) and code // 100 == 4 and code not in _RETRYABLE  # noqa: PLR2004 - 4xx
+    return not at_fault and kind != "invalid_request_error"
+
+
+def _without_secrets(text: str, error: Exception, client: AsyncOpenAI) -> str:
+    secrets = {client.api_key}
+    if isinstance(error, APIError):
+        for name, value in error.request.headers.items():
+            if re.search(r"auth|key|token|secret|cookie", name):
+                secrets |= {value, value.rpartition(" ")[2]}
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= 4:  # noqa: PLR2004 - a shorter one is no secret, and would tear words apart
+            text = text.replace(secret, "[key]")
+    return text
