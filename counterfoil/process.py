@@ -43,10 +43,12 @@ AHEAD = 64
 """Messages of a child that may wait for the loop; then the child waits."""
 EXIT_SECONDS = 2.0
 """Seconds that a child which hung up has to exit by itself before it is killed."""
+QUIET_SECONDS = 0.1
+"""Seconds that answers to a body that has ended may take; a child with one under way serves no other."""
 
 
 class ProcessDied(CounterfoilError):
-    """The child ended before its body: by ``signal``, a number, or with ``exit_code``. The other is None."""
+    """The child ended before its body: by ``signal``, a number, or with ``exit_code``; one is None."""
 
     def __init__(self, returncode: int) -> None:
         self.signal = -returncode if returncode < 0 else None
@@ -215,23 +217,22 @@ class _Child:
             request, post = job
             try:
                 if self._connection is None:
-                    self._start()
+                    self._start(request[1])
                 self.send(request)
                 message: Message = ("",)
                 while message[0] not in ("value", "error"):
                     message = cast("Connection", self._connection).recv()
                     post(message)
-            except (EOFError, OSError) as error:
+            except Exception as error:  # noqa: BLE001  # it hung up, could not start, or a body wrote to the line
                 post(("died", self._reap(), error))
         self._reap()
 
-    def _start(self) -> None:
+    def _start(self, path: list[str]) -> None:
         from multiprocessing.connection import Pipe  # noqa: PLC0415  # as in _pack
         from subprocess import DEVNULL, Popen  # noqa: PLC0415  # as in _pack
 
         self._connection, theirs = Pipe()
         with theirs:
-            path = [p for p in sys.path if isinstance(p, str)]
             program = (
                 f"import sys; sys.path[:] = {path!r}\n"
                 f"from counterfoil.process import serve; serve({theirs.fileno()}, {os.getpid()})"
@@ -371,13 +372,13 @@ class ProcessBody:
         if self._child is not None or self.started:
             raise UsageError("a ProcessBody runs one body; make another one")
         self._on_progress, self._on_memo, self._on_item = on_progress, on_memo, on_item
-        packed = _pack(dict(arguments), f"the arguments of {target}")
+        packed = _pack((dict(arguments), dict(context or {})), f"the input of {target}")
         try:
             here: str | None = os.getcwd()  # noqa: PTH109  # it goes over as text
         except FileNotFoundError:  # it was removed: the child stays where it is
             here = None
         path = [p for p in sys.path if isinstance(p, str)]
-        request = ("run", path, here, target, packed, dict(context or {}), context_parameter)
+        request = ("run", path, here, target, packed, context_parameter)
         while not self._killed:
             child = self._child = self._children.take()
             try:
@@ -418,10 +419,10 @@ class ProcessBody:
             self._room.release()
             match message:
                 case ("value", clean, data):
-                    self._clean = clean
+                    self._clean = clean and await self._quiet()
                     return _unpack(data, "the returned value")
                 case ("error", clean, packed):
-                    self._clean = clean
+                    self._clean = clean and await self._quiet()
                     raise _unpack_error(packed)
                 case ("died", None, error):
                     raise error
@@ -473,6 +474,10 @@ class ProcessBody:
             # In a thread: the child may be slow to read, and then the loop must not wait.
             await asyncio.to_thread(self._child.send, message)
 
+    async def _quiet(self) -> bool:
+        """Whether nothing is on its way to the child; what the body did not wait for may be for ever."""
+        return not self._tasks or not (await asyncio.wait(self._tasks, timeout=QUIET_SECONDS))[1]
+
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
@@ -481,11 +486,9 @@ class ProcessBody:
     def _release(self, child: _Child) -> None:
         self._child = None
         self._room.release()  # should the child's thread wait for it
-        # Something of this body may still be on its way to the child: then no other body gets that one.
-        clean = self._clean and not self._killed and not self._tasks
         for task in self._tasks:
             task.cancel()
-        if clean:
+        if self._clean and not self._killed:
             self._children.give(child)
         else:
             child.close()
@@ -533,7 +536,8 @@ class ChildContext:
 
     def progress(self, text: str, done: float | None = None, total: float | None = None) -> Awaitable[None]:
         """Report progress, at once; the outcome may be awaited and need not be."""
-        self._wire.send(self._cancelled, "progress", str(text), done, total)
+        numbers = (None if number is None else float(number) for number in (done, total))
+        self._wire.send(self._cancelled, "progress", str(text), *numbers)
         return _Reply(None)
 
     def memo(self, name: str, fn: Callable[[], Any]) -> Any:
@@ -550,7 +554,7 @@ class ChildContext:
     async def _memo(self, name: str, fn: Callable[[], Any]) -> object:
         what = f"the value of memo {name!r}"
         number = next(self._wire.numbers)
-        answer = await self._wire.ask(self._cancelled, number, "memo", name)
+        answer = await self._wire.ask(self._cancelled, number, "memo", str(name))
         if not answer:  # nothing is on record: compute it here
             try:
                 value = fn()
@@ -680,8 +684,7 @@ def _perform(  # noqa: PLR0917  # the parts of the message, as they come
     path: list[str],
     here: str | None,
     target: str,
-    arguments: bytes,
-    fields: dict[str, Any],
+    packed: bytes,
     parameter: str | None,
 ) -> tuple[str, object]:
     try:
@@ -689,7 +692,7 @@ def _perform(  # noqa: PLR0917  # the parts of the message, as they come
         if here is not None:
             os.chdir(here)
         fn = _resolve(target)
-        given = _unpack(arguments, f"the arguments of {target}")
+        given, fields = _unpack(packed, f"the input of {target}")
         if parameter is not None:
             given[parameter] = ChildContext(wire, body, fields)
         wire.send(body, "started")

@@ -256,7 +256,7 @@ def test_a_value_that_only_the_child_can_read_is_an_error(children: Children) ->
 
 def test_arguments_that_cannot_cross_are_an_error_and_nothing_starts(children: Children) -> None:
     body = ProcessBody(children)
-    with pytest.raises(CannotCross, match="the arguments of"):
+    with pytest.raises(CannotCross, match="the input of"):
         asyncio.run(body.run(target(bodies.echo), {"value": threading.Lock()}))
     assert not body.started
 
@@ -567,6 +567,18 @@ def test_a_memo_is_computed_once_and_then_given_back(children: Children) -> None
     assert memos.recorded == {"price": "computed price"}
     memos.recorded["price"] = "as recorded"
     assert run_with_context(children, bodies.remember, on={"on_memo": memos}, name="price") == "as recorded"
+
+
+def test_a_child_that_asked_for_memos_is_used_again(children: Children) -> None:
+    for _ in range(20):
+        before = run(children, bodies.pid)
+        run_with_context(children, bodies.remember, on={"on_memo": Memos()}, name="price")
+        assert run(children, bodies.pid) == before
+
+
+def test_a_body_that_writes_on_the_line_itself_is_a_death_and_not_a_hang(children: Children) -> None:
+    with pytest.raises(ProcessDied):
+        run(children, bodies.scribble)
 
 
 def test_an_async_body_awaits_several_memos_at_once(children: Children) -> None:
