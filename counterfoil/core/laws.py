@@ -15,6 +15,11 @@ from counterfoil.core.laws_facts import Facts, Problem, Row, Tip, number, read_f
 from counterfoil.core.laws_run import apply, skip
 from counterfoil.core.laws_state import Interaction
 
+_OF_ORDER = frozenset(
+    {"missing-result", "doubled-result", "doubled-start", "orphan-result", "approval", "sequence", "order"}
+)
+"""Laws that follow from the order of entries: where entries have changed places, that is what is wrong."""
+
 
 @dataclass(slots=True)
 class Counts:
@@ -150,9 +155,11 @@ class Checker:
         counts.runs += at.started
         counts.calls += at.calls
         counts.results += at.results
-        found = at.problems
-        for b in self._chain.breaks():
-            found.append(Problem(b.kind, at.tenant, at.id, b.entry, b.run_id, None, b.message))
+        breaks = self._chain.breaks()
+        found = [Problem(b.kind, at.tenant, at.id, b.entry, b.run_id, None, b.message) for b in breaks]
+        for seen, problem in at.problems:
+            if problem.kind not in _OF_ORDER or not any(b.entry <= seen <= b.until for b in breaks):
+                found.append(problem)
         found.sort(key=lambda p: p.entry or 0)
         if self._due:
             last = max(tip.entry for tip in self._due)
@@ -190,6 +197,10 @@ class Checker:
         facts = read_facts(row.body)
         run_id, kind = text(facts, "run"), text(facts, "kind")
         at.at(row, run_id)
+        if kind in ("start", "result"):
+            self._copies.add(hashlib.sha256(row.body).digest())
+        content = self._content(at, row, facts)
+        apply(at, row, facts, content)
         for name, column, fact in (
             ("run", row.run_id, run_id),
             ("kind", row.kind, kind),
@@ -197,10 +208,6 @@ class Checker:
         ):
             if column != fact:
                 at.say("column", f"{name} is {column!r:.80} in the row, {fact!r:.80} in its body")
-        if kind in ("start", "result"):
-            self._copies.add(hashlib.sha256(row.body).digest())
-        content = self._content(at, row, facts)
-        apply(at, row, facts, content)
         if kind in ("result", "late"):
             self._point(at, row, facts)
 

@@ -44,6 +44,8 @@ class Break:
     entry: int
     run_id: str | None
     message: str
+    until: int = 0
+    """From `entry` to this one the order is not that of writing, so no law of order can be judged there."""
 
 
 class Chain:
@@ -129,7 +131,8 @@ class Chain:
             return
         moved = [] if self._more else self._moved()
         if moved:
-            yield Break("broken-chain", moved[0].start, moved[0].run_id, _moved_text(moved))
+            until = moved[-1].start + moved[-1].length
+            yield Break("broken-chain", moved[0].start, moved[0].run_id, _moved_text(moved), until)
             return
         swapped: set[int] = set()
         for i, one in enumerate(broken):
@@ -137,7 +140,8 @@ class Chain:
                 # The bytes changed places, the hashes stayed.
                 if chain(one.before, other.body) == one.hash and chain(other.before, one.body) == other.hash:
                     swapped |= {one.start, other.start}
-                    yield Break("broken-chain", one.start, one.run_id, _moved_text([one, other]))
+                    message = _swapped_text(one, other)
+                    yield Break("broken-chain", one.start, one.run_id, message, other.start + 1)
         for piece in broken:
             if piece.start in swapped:
                 continue
@@ -165,9 +169,13 @@ class Chain:
         return sorted(moved, key=lambda p: p.start)
 
 
+def _swapped_text(one: _Piece, other: _Piece) -> str:
+    return f"entries {one.start} and {other.start} have changed places"
+
+
 def _moved_text(moved: list[_Piece]) -> str:
     if [p.length for p in moved] == [1, 1]:
-        return f"entries {moved[0].start} and {moved[1].start} have changed places"
+        return _swapped_text(*moved)
     starts = ", ".join(
         str(p.start) if p.length == 1 else f"{p.start} to {p.start + p.length - 1}" for p in moved
     )

@@ -81,7 +81,8 @@ class Interaction:
     def __init__(self, tenant: str, interaction_id: str) -> None:
         self.tenant = tenant
         self.id = interaction_id
-        self.problems: list[Problem] = []
+        self.problems: list[tuple[int, Problem]] = []
+        """Each with the entry at which it was seen, which is not always the one at fault."""
         self.started = self.calls = self.results = 0
         """Runs that began, calls and results so far."""
         self.runs: dict[str, RunFacts] = {}
@@ -103,17 +104,9 @@ class Interaction:
 
     def say(self, kind: Kind, message: str, *, entry: int | None = None, call_id: str | None = None) -> None:
         """Put a problem on the list: of the entry at hand, or of another one."""
-        self.problems.append(
-            Problem(
-                kind,
-                self.tenant,
-                self.id,
-                entry or self.entry,
-                self._run_id,
-                call_id or self._call_id,
-                message,
-            )
-        )
+        place = entry or self.entry
+        problem = Problem(kind, self.tenant, self.id, place, self._run_id, call_id or self._call_id, message)
+        self.problems.append((self.entry, problem))
 
     def say_all(self, found: list[Found]) -> None:
         """Put problems of the entry at hand on the list."""
