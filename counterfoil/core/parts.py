@@ -2,14 +2,66 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from counterfoil.core.content import Json, Kept, Text, block_to_json
-from counterfoil.core.entries import ResultEntry
+from counterfoil.core.entries import MessageEntry, ResultEntry, TurnEntry
 from counterfoil.core.jsontext import JsonValue, loads
 from counterfoil.core.outcome import ErrorCode, Failed, Succeeded
-from counterfoil.core.record import CallState, RunState
+from counterfoil.core.record import CallState, Record, RunState
 from counterfoil.core.result import ToolResult
-from counterfoil.core.turn import ApprovalMark, Author, ToolCallPart, ToolResultPart, author, moment
+from counterfoil.core.turn import (
+    ApprovalMark,
+    Author,
+    AuthorType,
+    Message,
+    ToolCallPart,
+    ToolResultPart,
+    author,
+    moment,
+)
 from counterfoil.core.words import REJECTION_FALLBACK
+
+Part: TypeAlias = "Message | ToolCallPart | ToolResultPart"
+"""One item of the conversation, as readers see it."""
+
+
+def items_of(record: Record, run_id: str) -> list[Part]:
+    """All items of a run in reading order; a call whose result is not there yet stands alone.
+
+    Raises:
+        KeyError: the record has no such run.
+    """
+    run = record.runs[run_id]
+    items: list[Part] = []
+    for entry in record.items:
+        if entry.run_id != run_id:
+            continue
+        if isinstance(entry, MessageEntry):
+            items.append(message_part(entry, run))
+        elif isinstance(entry, TurnEntry):
+            items += turn_parts(entry, run)
+    return items
+
+
+def message_part(entry: MessageEntry, run: RunState) -> Message:
+    """A message of anybody but the model."""
+    who = participant(run, entry.author_type, entry.author_name)
+    return Message(entry.text, who, moment(entry.at), entry.sequence, entry.thread_id, entry.run_id)
+
+
+def turn_parts(turn: TurnEntry, run: RunState) -> list[Part]:
+    """What a model's turn amounts to: its text, its calls, and the results that are there."""
+    parts: list[Part] = []
+    if turn.head:
+        who = participant(run, "Agent", "")
+        parts.append(
+            Message(turn.text, who, moment(turn.at), turn.sequence, turn.thread_id, turn.run_id, turn.step)
+        )
+    calls = [run.call_ids[c.call_id] for c in turn.calls]
+    parts += [call_part(call) for call in calls]
+    parts += [result_part(call, run) for call in calls if call.result is not None]
+    return parts
 
 
 def output_of(result: ToolResult) -> JsonValue:
@@ -61,9 +113,14 @@ def result_part(call: CallState, run: RunState) -> ToolResultPart:
 
 def result_author(entry: ResultEntry, run: RunState) -> Author:
     """Human for a rejected or settled call, System for a skip or a refusal by the gateway, else the agent."""
+    return participant(run, entry.author_type, entry.author_name)
+
+
+def participant(run: RunState, kind: AuthorType, name: str) -> Author:
+    """Who that is in this run; an agent without a name is the run's own, any other one counterfoil."""
     tenant = run.head.caller.tenant if run.head else "default"
     agent = run.head.agent if run.head else ""
-    return author(entry.author_type, entry.author_name or (agent if entry.author_type == "Agent" else "counterfoil"), tenant)
+    return author(kind, name or (agent if kind == "Agent" else "counterfoil"), tenant)
 
 
 def call_part(call: CallState) -> ToolCallPart:

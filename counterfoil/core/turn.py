@@ -97,6 +97,25 @@ NO_USAGE = Usage()
 
 
 @dataclass(frozen=True, slots=True)
+class Message:
+    """A text that stands in the conversation: somebody's message, or what a model said."""
+
+    text: str
+    author: Author
+    date: datetime
+    sequence: int
+    thread_id: str | None
+    run_id: str
+    step_index: int | None = None
+    """The step of a model's text; None for a message."""
+
+    @property
+    def kind(self) -> str:
+        """``MESSAGE``."""
+        return "MESSAGE"
+
+
+@dataclass(frozen=True, slots=True)
 class ApprovalMark:
     """What a call's part shows of its approval."""
 
