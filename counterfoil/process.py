@@ -506,6 +506,7 @@ class ChildContext:
 
     caller: Caller
     run_id: str
+    interaction_id: str
     thread_id: str | None
     step_index: int
     call_id: str
