@@ -10,11 +10,11 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeAlias, cast, get_args
+from typing import Any, Final, TypeAlias, cast
 
 from counterfoil.core.entries import TurnEntry
 from counterfoil.core.errors import DefinitionError, ModelError
-from counterfoil.core.jsontext import JsonValue, dumps, loads
+from counterfoil.core.jsontext import JsonValue, dumps
 from counterfoil.core.turn import NO_USAGE, Usage
 from counterfoil.core.words import elided
 from counterfoil.model import (
@@ -26,8 +26,8 @@ from counterfoil.model import (
     StopReason,
     TextDelta,
 )
+from counterfoil.testing.transcripts import read_values, turn_of
 
-_STOPS: Final = get_args(StopReason)
 _UNSET: Final[Any] = object()
 
 
@@ -252,7 +252,7 @@ class RecordedModel(ScriptedModel):
 
     def __init__(self, messages: Sequence[Mapping[str, Any]], *, across_runs: bool = False) -> None:
         turns = [
-            _turn_of(message, f"message {n}")
+            turn_of(message, f"message {n}")
             for n, message in enumerate(messages, 1)
             if isinstance(message, Mapping) and message.get("role") == "assistant"
         ]
@@ -325,7 +325,9 @@ def open_scripted(spec: str, **settings: Any) -> ScriptedModel:
         DefinitionError: the file cannot be read or holds something else; the message names the place.
     """
     path = Path(spec.removeprefix("scripted:"))
-    turns = [say(value) if isinstance(value, str) else _turn_of(value, place) for value, place in _read(path)]
+    turns = [
+        say(value) if isinstance(value, str) else turn_of(value, place) for value, place in read_values(path)
+    ]
     return ScriptedModel(turns, **settings)
 
 
@@ -346,7 +348,7 @@ def open_recorded(spec: str, **settings: Any) -> RecordedModel:
     name, chosen = spec.removeprefix("recorded:"), ""
     if "#" in name and not Path(name).is_file():
         name, _, chosen = name.rpartition("#")
-    rows = _read(Path(name))
+    rows = read_values(Path(name))
     for value, place in rows:
         if not isinstance(value, dict):
             raise DefinitionError(
@@ -372,64 +374,4 @@ def _choose(runs: list[dict[str, Any]], chosen: str, name: str) -> dict[str, Any
     what = f"no run {chosen!r} in {name}" if chosen else f"{name} holds {len(runs)} runs"
     raise DefinitionError(
         f"{what}; choose one with recorded:{name}#N, N from 0 to {len(runs) - 1}, or by its id"
-    )
-
-
-def _read(path: Path) -> list[tuple[JsonValue, str]]:
-    """The values of a JSON array or of JSON Lines, each with its place for a message."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise DefinitionError(f"cannot read {path}: {error}") from error
-    try:
-        whole = loads(text)
-    except ValueError as error:
-        if text.lstrip().startswith("["):  # an array that is broken, and no JSON Lines
-            raise DefinitionError(f"{path} is no JSON: {error}") from error
-    else:
-        values = whole if isinstance(whole, list) else [whole]
-        return [(value, f"{path}, item {n}") for n, value in enumerate(values, 1)]
-    rows: list[tuple[JsonValue, str]] = []
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            place = f"{path}, line {number}"
-            try:
-                rows.append((loads(line), place))
-            except ValueError as error:
-                raise DefinitionError(f"{place} is no JSON: {error}") from error
-    return rows
-
-
-def _turn_of(message: object, place: str) -> ModelTurn:
-    """The turn of an assistant message."""
-    if not isinstance(message, Mapping):
-        raise DefinitionError(
-            f"{place} is {type(message).__name__}; expected an object with content or tool_calls"
-        )
-    text, calls = message.get("content"), message.get("tool_calls") or ()
-    stop, usage = message.get("stop"), message.get("usage") or {}
-    if text is not None and not isinstance(text, str):
-        raise DefinitionError(f"{place}: content is {type(text).__name__}; expected a string or null")
-    if not isinstance(calls, (list, tuple)):
-        raise DefinitionError(f"{place}: tool_calls is {type(calls).__name__}; expected a list")
-    if stop is not None and stop not in _STOPS:
-        raise DefinitionError(f"{place}: stop is {stop!r:.40}; expected one of {', '.join(_STOPS)}")
-    try:
-        spent = Usage(**usage)
-    except TypeError as error:
-        raise DefinitionError(f"{place}: usage does not fit ({error})") from error
-    made = tuple(_call_of(c, f"{place}, call {n}") for n, c in enumerate(calls, 1))
-    return ModelTurn(text or "", made, stop or ("calls" if made else "end"), spent, "recorded")
-
-
-def _call_of(given: object, place: str) -> ModelCall:
-    if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
-        raise DefinitionError(f"{place} is {given!r:.80}; expected an object with id, name and arguments")
-    identity, raw = given.get("id"), given.get("arguments_raw")
-    if identity is not None and not isinstance(identity, str):
-        raise DefinitionError(f"{place}: id is {identity!r:.40}; expected a string or null")
-    if raw is not None and not isinstance(raw, str):
-        raise DefinitionError(f"{place}: arguments_raw is {type(raw).__name__}; expected a string")
-    return ModelCall(
-        identity, given["name"], raw if raw is not None else dumps(given.get("arguments", {})).decode()
     )

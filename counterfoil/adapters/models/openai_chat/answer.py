@@ -34,7 +34,7 @@ _STOP: Final[Mapping[str, StopReason]] = {
 
 
 class _Joined:
-    """Text that comes in pieces: kept as a list, joined once; surrogate pairs that were cut are made whole."""
+    """Text that comes in pieces: kept as a list, joined once; cut surrogate pairs are made whole."""
 
     __slots__ = ("_half", "_pieces", "begun")
 

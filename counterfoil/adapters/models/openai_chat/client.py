@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
-from typing import Any, cast
+from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
 from openai import AsyncOpenAI, AsyncStream, OpenAIError
 
 from counterfoil.adapters.models.openai_chat.answer import Answer
-from counterfoil.adapters.models.openai_chat.errors import failure_of
+from counterfoil.adapters.models.openai_chat.errors import cannot_send, failure_of
 from counterfoil.adapters.models.openai_chat.request import body_of, check_parameters
 from counterfoil.core.errors import DefinitionError, ModelError
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.model import ModelEvent, ModelRequest
+
+NO_KEY: Final = "no-key"
+"""What a server without keys is sent, since the SDK sends something."""
 
 
 def open_model(spec: str, **settings: Any) -> OpenAIChat:
@@ -47,7 +50,7 @@ class OpenAIChat:
             ``timeout`` are not used.
         timeout: seconds to connect and between two pieces of an answer; None: the SDK's, ten minutes.
         parameters: fields of the request's body, such as ``temperature``; those of an agent replace them.
-            None leaves a field out that we would send, such as ``stream_options`` for a server that refuses it.
+            None leaves out a field that we would send, such as ``stream_options`` where a server refuses it.
         extra_body: more fields of the body, that only this server knows; they win over all others.
 
     Raises:
@@ -73,7 +76,7 @@ class OpenAIChat:
         if timeout is not None:
             self._options["timeout"] = timeout
         if base_url is not None:
-            self._options |= {"base_url": base_url, "api_key": "none"}
+            self._options |= {"base_url": base_url, "api_key": NO_KEY}
         if api_key is not None:
             self._options["api_key"] = api_key
         self._given = client
@@ -129,7 +132,7 @@ class OpenAIChat:
         except OpenAIError as error:
             failure = failure_of(error, client)
         except (ValueError, TypeError) as error:
-            failure = ModelError(f"the request cannot be sent: {_why(error)}")
+            failure = cannot_send(error, client)
         raise failure
 
     async def aclose(self) -> None:
@@ -155,9 +158,3 @@ class OpenAIChat:
 
     def __repr__(self) -> str:
         return f"OpenAIChat({self.model!r})"
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, UnicodeEncodeError):
-        return "it holds half of a surrogate pair, such as in a tool's schema"
-    return str(error)

@@ -17,8 +17,11 @@ from openai import (
 from counterfoil.core.errors import ModelError
 
 _RETRYABLE: Final = frozenset({408, 409, 429})
-_MAX_DETAIL: Final = 300
-"""Characters of a provider's own message in ours."""
+_OURS: Final = frozenset({"LocalProtocolError", "UnsupportedProtocol"})
+"""Causes of a failed connection that stay: a header or an address that cannot be used."""
+
+_MAX_TEXT: Final = 400
+"""Characters of a message; a server may answer with a whole page."""
 
 
 def failure_of(error: Exception, client: AsyncOpenAI) -> ModelError:
@@ -34,22 +37,33 @@ def failure_of(error: Exception, client: AsyncOpenAI) -> ModelError:
             text, retryable = "the server did not answer in time", True
         case APIConnectionError():
             # The class alone: the text of a cause may quote a header.
-            text, retryable = f"the connection failed ({type(error.__cause__ or error).__name__})", True
+            cause = type(error.__cause__ or error).__name__
+            text, retryable = f"the connection failed ({cause})", cause not in _OURS
         case APIError():
             text, retryable = f"the server broke the answer off: {_said(error)}", _may_pass(error.body)
         case OpenAIError():
             text, retryable = f"the client could not ask ({type(error).__name__})", False
         case _:
             text, retryable = f"the server sent what cannot be read ({type(error).__name__})", True
-    return ModelError(_without_secrets(text, error, client), retryable=retryable)
+    return ModelError(_shown(text, error, client), retryable=retryable)
+
+
+def cannot_send(error: Exception, client: AsyncOpenAI) -> ModelError:
+    """The error for a request that does not get as far as the wire."""
+    match error:
+        case UnicodeEncodeError(encoding="ascii"):
+            why = "a header, such as the key, holds other characters than ASCII"
+        case UnicodeEncodeError():
+            why = "it holds half of a surrogate pair, such as in a tool's schema"
+        case _:
+            why = str(error)
+    return ModelError(_shown(f"the request cannot be sent: {why}", error, client))
 
 
 def _said(error: APIError) -> str:
     body = error.body
     message = body.get("message") if isinstance(body, dict) else body
-    text = message if isinstance(message, str) and message.strip() else "no message"
-    text = " ".join(text.split())
-    return text if len(text) <= _MAX_DETAIL else text[:_MAX_DETAIL] + "…"
+    return " ".join(message.split()) if isinstance(message, str) and message.strip() else "no message"
 
 
 def _may_pass(body: object) -> bool:
@@ -60,7 +74,8 @@ def _may_pass(body: object) -> bool:
     return not at_fault and kind != "invalid_request_error"
 
 
-def _without_secrets(text: str, error: Exception, client: AsyncOpenAI) -> str:
+def _shown(text: str, error: Exception, client: AsyncOpenAI) -> str:
+    """The text without secrets, and then cut: the other way round half a secret could stay."""
     secrets = {client.api_key}
     if isinstance(error, APIError):
         for name, value in error.request.headers.items():
@@ -69,4 +84,4 @@ def _without_secrets(text: str, error: Exception, client: AsyncOpenAI) -> str:
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= 4:  # noqa: PLR2004 - a shorter one is no secret, and would tear words apart
             text = text.replace(secret, "[key]")
-    return text
+    return text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + "…"

@@ -2,8 +2,8 @@
 
 What the wire forces on us, decided here once:
 
-* A call's id goes back as the provider gave it. Where it is missing, over 40 characters (OpenAI refuses those)
-  or was used before in the request, ours stands in, in the call and in its result alike.
+* A call's id goes back as the provider gave it. Where it is missing, over 40 characters (OpenAI refuses
+  those) or was used before in the request, ours stands in, in the call and in its result alike.
 * A call whose name is outside ``[A-Za-z0-9_-]{1,64}`` was made up by a model. It is replayed under a
   legal name.
 * Arguments that are no JSON object are replayed as ``{}``: llama.cpp parses the arguments of past calls and
