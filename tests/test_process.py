@@ -186,11 +186,8 @@ def test_large_values_cross_in_both_directions(children: Children) -> None:
 
 
 def test_a_tool_result_crosses_whole(children: Children) -> None:
-    result = ToolResult.error("no").with_details({"a": [1]}).with_narration("Asked in vain").with_extension(7)
-    back = run(children, bodies.echo, value=result)
-    assert back == result
-    assert isinstance(back, ToolResult)
-    assert back.extensions[int] == 7
+    result = ToolResult.error("no").with_details({"a": [1]}).with_narration("Asked in vain")
+    assert run(children, bodies.echo, value=result) == result
 
 
 def test_a_tool_error_crosses_whole(children: Children) -> None:
