@@ -14,8 +14,8 @@ As pydantic_core writes it, but for this:
 What has no form is refused, never shown by its ``repr``.
 
 Two ways lead to the same bytes. Nearly every value holds nothing but plain JSON types, and the writer writes
-it in one pass. Any other value is first rebuilt of such types, by `_plain`. NumPy is never imported: what comes
-from it is known by the module of its class.
+it in one pass. Any other value is first rebuilt of such types, by `_plain`. NumPy is never imported: what
+comes from it is known by the module of its class.
 
 Pydantic models are written by their own serializers. What these say without naming a type stays unseen: a set
 that a function serializer returns stands in the order that it has.

@@ -63,6 +63,19 @@ class Json:
         return Json.from_text, (self.text,)
 
 
+def _check(block: Image | Audio | File | Link) -> None:
+    """Refuse data that is no bytes while its author is near; clean the texts, so that storing cannot fail."""
+    for name in block.__dataclass_fields__:
+        value: object = getattr(block, name)
+        if name == "data" and not isinstance(value, bytes):
+            if not isinstance(value, (bytearray, memoryview)):
+                kind = type(block).__name__
+                raise TypeError(f"{kind} takes bytes, got {type(value).__name__}; encode or decode it first")
+            object.__setattr__(block, name, bytes(value))
+        elif isinstance(value, str) and not value.isascii():
+            object.__setattr__(block, name, clean_text(value))
+
+
 @dataclass(frozen=True, slots=True)
 class Image:
     """An image: its bytes and media type, such as ``image/png``."""
@@ -70,6 +83,9 @@ class Image:
     data: bytes
     mime: str = "image/png"
     type: ClassVar[str] = "image"
+
+    def __post_init__(self) -> None:
+        _check(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +95,9 @@ class Audio:
     data: bytes
     mime: str = "audio/wav"
     type: ClassVar[str] = "audio"
+
+    def __post_init__(self) -> None:
+        _check(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +109,9 @@ class File:
     name: str | None = None
     type: ClassVar[str] = "file"
 
+    def __post_init__(self) -> None:
+        _check(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Link:
@@ -98,6 +120,9 @@ class Link:
     uri: str
     title: str | None = None
     type: ClassVar[str] = "link"
+
+    def __post_init__(self) -> None:
+        _check(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +198,14 @@ def block_from_json(data: Mapping[str, JsonValue]) -> Block:
     Raises:
         ValueError: ``data`` is no block.
     """
+    try:
+        return _block_from_json(data)
+    except (KeyError, TypeError) as error:
+        kind = data.get("type")
+        raise ValueError(f"not a content block of type {kind!r}: {type(error).__name__} {error}") from error
+
+
+def _block_from_json(data: Mapping[str, JsonValue]) -> Block:
     text = cast("Mapping[str, str]", data)
     match data.get("type"):
         case "text":

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal, TypeAlias, cast
 
-from counterfoil.core.jsontext import JsonValue
+from counterfoil.core.jsontext import JsonValue, clean_text, normal
 
 
 class ErrorCode(IntEnum):
@@ -75,6 +75,14 @@ BodyState: TypeAlias = Literal["not_started", "ended", "unknown"]
 """What is known of the body of a failed call: it never ran, it ran to an end, or nobody can say."""
 
 
+def _clean(outcome: ToolFailure | Denied | Rejected | Skipped | Cancelled) -> None:
+    """Clean the texts, which come from people and programs of any kind, so that storing changes nothing."""
+    for name in outcome.__dataclass_fields__:
+        value: object = getattr(outcome, name)
+        if isinstance(value, str) and not value.isascii():
+            object.__setattr__(outcome, name, clean_text(value))
+
+
 @dataclass(frozen=True, slots=True)
 class ToolFailure:
     """Why a call failed, for a program: nothing here is written for the model."""
@@ -90,6 +98,11 @@ class ToolFailure:
     body: BodyState = "ended"
     data: JsonValue = None
     """Whatever the author attached, as JSON."""
+
+    def __post_init__(self) -> None:
+        _clean(self)
+        if self.data is not None:
+            object.__setattr__(self, "data", normal(self.data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +125,9 @@ class Denied:
     rule: str | None = None
     reason: str | None = None
 
+    def __post_init__(self) -> None:
+        _clean(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
@@ -121,6 +137,9 @@ class Rejected:
     """The person's words alone; None when none were given."""
     by: str | None = None
 
+    def __post_init__(self) -> None:
+        _clean(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
@@ -129,12 +148,18 @@ class Skipped:
     reason: str = ""
     by: str = "framework"
 
+    def __post_init__(self) -> None:
+        _clean(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
     """The caller ended the run before the call could end by itself."""
 
     reason: str | None = None
+
+    def __post_init__(self) -> None:
+        _clean(self)
 
 
 ToolOutcome: TypeAlias = "Succeeded | Failed | Denied | Rejected | Skipped | Cancelled"
@@ -176,6 +201,14 @@ def outcome_from_json(data: Mapping[str, JsonValue]) -> ToolOutcome:
     Raises:
         ValueError: ``data`` is no outcome.
     """
+    try:
+        return _outcome_from_json(data)
+    except (KeyError, TypeError) as error:
+        kind = data.get("type")
+        raise ValueError(f"not an outcome of type {kind!r}: {type(error).__name__} {error}") from error
+
+
+def _outcome_from_json(data: Mapping[str, JsonValue]) -> ToolOutcome:
     text = cast("Mapping[str, str]", data)
     match data.get("type"):
         case "succeeded":

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar, cast
+from typing import cast
 
 from counterfoil.core.content import (
     BLOCK_TYPES,
@@ -16,6 +16,8 @@ from counterfoil.core.content import (
     block_to_json,
 )
 from counterfoil.core.errors import check_own_code
+from counterfoil.core.extensions import NO_EXTENSIONS
+from counterfoil.core.extensions import Extensions as Extensions  # noqa: PLC0414  # others import it from here
 from counterfoil.core.jsontext import JsonValue, clean_text, dumps, loads, normal
 from counterfoil.core.outcome import (
     SUCCEEDED,
@@ -31,39 +33,6 @@ from counterfoil.core.outcome import (
 
 NO_OUTPUT = "(no output)"
 """What a model reads of a result that has no text (contract 4: model text is never empty)."""
-
-T = TypeVar("T")
-
-
-class Extensions:
-    """In-process values, at most one for each Python type; immutable."""
-
-    __slots__ = ("_values",)
-
-    def __init__(self, *values: object) -> None:
-        self._values: dict[type, object] = {type(v): v for v in values}
-
-    def get(self, kind: type[T]) -> T | None:
-        """The value of exactly this type, or None."""
-        return cast("T | None", self._values.get(kind))
-
-    def __getitem__(self, kind: type[T]) -> T:
-        return cast("T", self._values[kind])
-
-    def __contains__(self, kind: object) -> bool:
-        return kind in self._values
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __iter__(self) -> Iterator[object]:
-        return iter(self._values.values())
-
-    def __repr__(self) -> str:
-        return f"Extensions({', '.join(t.__name__ for t in self._values)})"
-
-
-NO_EXTENSIONS = Extensions()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -97,6 +66,10 @@ class ToolResult:
                     f"a tool cannot make a result that is {type(other).__name__}: only the gateway can; "
                     "use ToolResult.text, .error or .denied"
                 )
+        if self.details is not None:
+            _set(self, "details", normal(self.details))
+        if self.narration is not None:
+            _set(self, "narration", clean_text(self.narration).strip() or None)
 
     @classmethod
     def text(cls, text: str) -> ToolResult:
@@ -141,7 +114,7 @@ class ToolResult:
         """The tool's own check refused the call; ``text`` is what the model reads."""
         return cls((Text(text),), Denied("tool", None, clean_text(text)))
 
-    def with_terminate(self, terminate: bool = True) -> ToolResult:
+    def with_terminate(self, terminate: bool = True) -> ToolResult:  # noqa: FBT001, FBT002  # the vote is its one word
         """A copy with this vote."""
         return self._with(terminate=bool(terminate))
 
@@ -165,23 +138,12 @@ class ToolResult:
         """A copy with one more extension; it replaces an earlier one of its type."""
         return self._with(extensions=Extensions(*self.extensions, value))
 
-    def _with(
-        self,
-        *,
-        details: JsonValue | Extensions = NO_EXTENSIONS,
-        extensions: Extensions | None = None,
-        terminate: bool | None = None,
-        narration: str | Extensions | None = NO_EXTENSIONS,
-    ) -> ToolResult:
-        # NO_EXTENSIONS stands for "as it is", since None is a value of both fields.
-        return seal(
-            self.content,
-            self.outcome,
-            self.details if isinstance(details, Extensions) else details,
-            self.extensions if extensions is None else extensions,
-            self.terminate if terminate is None else terminate,
-            self.narration if isinstance(narration, Extensions) else narration,
-        )
+    def _with(self, **changes: object) -> ToolResult:
+        fields = (self.content, self.outcome, self.details, self.extensions, self.terminate, self.narration)
+        result = seal(*fields)
+        for name, value in changes.items():
+            _set(result, name, value)
+        return result
 
     @property
     def model_output(self) -> str:
@@ -243,12 +205,12 @@ class ToolResult:
 _set = object.__setattr__
 
 
-def seal(
+def seal(  # noqa: PLR0917  # the fields of ToolResult, in their order
     content: tuple[Block, ...],
     outcome: ToolOutcome,
     details: JsonValue = None,
     extensions: Extensions = NO_EXTENSIONS,
-    terminate: bool = False,
+    terminate: bool = False,  # noqa: FBT001, FBT002  # as above
     narration: str | None = None,
 ) -> ToolResult:
     """A result with any outcome: for the gateway and the record alone, never for a tool or a hook."""
