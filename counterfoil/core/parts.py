@@ -65,7 +65,7 @@ def turn_parts(turn: TurnEntry, run: RunState) -> list[Part]:
 
 
 def output_of(result: ToolResult) -> JsonValue:
-    """What a tool returned, as JSON; the model's text of a call that did not run to success; None when kept apart."""
+    """What a tool returned, as JSON; the model's text where it did not succeed; None when kept apart."""
     if isinstance(result.outcome, Failed):
         failure = result.outcome.failure
         error: dict[str, JsonValue] = {}
@@ -117,10 +117,13 @@ def result_author(entry: ResultEntry, run: RunState) -> Author:
 
 
 def participant(run: RunState, kind: AuthorType, name: str) -> Author:
-    """Who that is in this run; an agent without a name is the run's own, any other one counterfoil."""
+    """Who that is in this run. Unnamed, an agent is the run's own, a person "user", a system counterfoil."""
     tenant = run.head.caller.tenant if run.head else "default"
-    agent = run.head.agent if run.head else ""
-    return author(kind, name or (agent if kind == "Agent" else "counterfoil"), tenant)
+    if not name:
+        name = "user" if kind == "Human" else "counterfoil" if kind == "System" else ""
+    if not name and run.head:
+        name = run.head.agent
+    return author(kind, name, tenant)
 
 
 def call_part(call: CallState) -> ToolCallPart:
@@ -133,6 +136,8 @@ def call_part(call: CallState) -> ToolCallPart:
         parsed = effective if start.parsed is None else loads(start.parsed)
     elif waiting is not None:
         parsed, effective = waiting.approval.input, waiting.approval.effective_input
+        if decided is not None and decided.decision.input is not None:
+            effective = loads(decided.decision.input)
     elif result is not None and result.parsed is not None:
         parsed = loads(result.parsed)
     source = start or waiting or result

@@ -1,13 +1,12 @@
-"""The fold: entries in order of arrival become what loop and readers work with. Nothing else interprets entries."""
+"""The fold: entries in order of arrival become what loop and readers work with, and only here."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias, cast
+from typing import ClassVar, TypeAlias, cast
 
 from counterfoil.core.entries import (
-
     CallRecord,
     CancelEntry,
     DecidedEntry,
@@ -106,6 +105,9 @@ class RunState:
     cancel: CancelEntry | None = None
     ended: EndedEntry | None = None
     call_ids: dict[str, CallState] = field(default_factory=dict)
+    log: list[Entry] = field(default_factory=list)
+    """What readers show beside the items, in order of arrival: approvals and decisions (also those that later
+    ones replaced), queued messages, pauses, resumes, cancels and ends."""
 
 
 class Record:
@@ -134,7 +136,7 @@ class Record:
         if run.status == "running":
             run.seconds += (entry.at - run.last_at) / 1_000_000 if type(entry) is not ResumedEntry else 0.0
         run.last_at = entry.at
-        _APPLY[type(entry)](self, run, entry)
+        self._APPLY[type(entry)](self, run, entry)
 
     def _run(self, run: RunState, entry: RunEntry) -> None:
         run.head = entry
@@ -149,6 +151,7 @@ class Record:
 
     def _queued(self, run: RunState, entry: QueuedEntry) -> None:
         self.queued[entry.entry] = entry
+        run.log.append(entry)
 
     def _turn(self, run: RunState, entry: TurnEntry) -> None:
         run.turns += 1
@@ -164,9 +167,11 @@ class Record:
     def _waiting(self, run: RunState, entry: WaitingEntry) -> None:
         call = run.call_ids[entry.call_id]
         call.waiting, call.decided = entry, None
+        run.log.append(entry)
 
     def _decided(self, run: RunState, entry: DecidedEntry) -> None:
         run.call_ids[entry.call_id].decided = entry
+        run.log.append(entry)
 
     def _start(self, run: RunState, entry: StartEntry) -> None:
         run.call_ids[entry.call_id].start = entry
@@ -193,41 +198,42 @@ class Record:
 
     def _paused(self, run: RunState, entry: PausedEntry) -> None:
         run.status = "paused"
+        run.log.append(entry)
         run.ended_run = run.ended_run or entry.ended_run
 
     def _resumed(self, run: RunState, entry: ResumedEntry) -> None:
         run.status = "running"
         run.ended = None
+        run.log.append(entry)
         if entry.limits is not None:
             run.limits = entry.limits
 
     def _ended(self, run: RunState, entry: EndedEntry) -> None:
         run.status = entry.status
         run.ended = entry
+        run.log.append(entry)
         run.ended_run = run.ended_run or entry.ended_run
 
     def _cancel(self, run: RunState, entry: CancelEntry) -> None:
         run.cancel = run.cancel or entry
+        run.log.append(entry)
 
-
-_APPLY: Mapping[type[Entry], Callable[[Record, RunState, Entry], None]] = cast(
-    "Mapping[type[Entry], Callable[[Record, RunState, Entry], None]]",
-    {
-        RunEntry: Record._run,
-        MessageEntry: Record._message,
-        QueuedEntry: Record._queued,
-        TurnEntry: Record._turn,
-        WaitingEntry: Record._waiting,
-        DecidedEntry: Record._decided,
-        StartEntry: Record._start,
-        ResultEntry: Record._result,
-        LateEntry: Record._late,
-        MemoEntry: Record._memo,
-        PausedEntry: Record._paused,
-        ResumedEntry: Record._resumed,
-        EndedEntry: Record._ended,
-        CancelEntry: Record._cancel,
-    },
-)
-
-
+    _APPLY: ClassVar[Mapping[type[Entry], Callable[[Record, RunState, Entry], None]]] = cast(
+        "Mapping[type[Entry], Callable[[Record, RunState, Entry], None]]",
+        {
+            RunEntry: _run,
+            MessageEntry: _message,
+            QueuedEntry: _queued,
+            TurnEntry: _turn,
+            WaitingEntry: _waiting,
+            DecidedEntry: _decided,
+            StartEntry: _start,
+            ResultEntry: _result,
+            LateEntry: _late,
+            MemoEntry: _memo,
+            PausedEntry: _paused,
+            ResumedEntry: _resumed,
+            EndedEntry: _ended,
+            CancelEntry: _cancel,
+        },
+    )

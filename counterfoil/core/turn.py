@@ -1,4 +1,4 @@
-"""What stands in the conversation: parts, authors, thread ids and who sees which thread (contract 1.2 and 9)."""
+"""What stands in the conversation: parts, authors, thread ids, who sees which thread (contract 1.2 and 9)."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def thread_kind(thread_id: str | None) -> Literal["main", "private", "dispatch",
     match = _THREAD.fullmatch(thread_id)
     if match is None:
         raise ValueError(
-            f"expected null, private:<participant>, dispatch:<participant>:<id> or question:<participant>:<id>, "
-            f"got {thread_id!r}"
+            "expected null, private:<participant>, dispatch:<participant>:<id> or "
+            f"question:<participant>:<id>, got {thread_id!r}"
         )
     kind = match[1] or match[3]
     return "private" if kind == "private" else "dispatch" if kind == "dispatch" else "question"
@@ -202,7 +202,7 @@ class ToolResultPart:
     call_id: str
     tool_name: str
     output: JsonValue
-    """What the tool returned, as JSON; the model's text where it did not run to success; None when kept apart."""
+    """What the tool returned, as JSON; the model's text where it did not succeed; None when kept apart."""
     result: ToolResult
     result_size: int
     """Bytes (UTF-8) of the whole output, before any shortening."""
