@@ -12,7 +12,6 @@ from typing import Any, Protocol, cast
 
 from counterfoil.batch import Batch
 from counterfoil.core import words
-from counterfoil.core.call import DEFAULT_CALLER
 from counterfoil.core.entries import (
     CallRecord,
     CancelEntry,
@@ -110,7 +109,7 @@ class Drive:
         head = cast("RunEntry", self.run.head)
         self.one_by_one = head.approvals == "one-by-one"
         self.env = Env(
-            head.caller or DEFAULT_CALLER, lease.interaction_id, lease.run_id, head.thread_id, agent.name, self.run,
+            head.caller, lease.interaction_id, lease.run_id, head.thread_id, agent.name, self.run,
             agent.tool_map, agent.policy, hooks, self.run.limits, effects, pool, deps,
         )  # fmt: skip  # as above
         self.slow_judge = needs_time(self.env)
@@ -279,10 +278,11 @@ class Drive:
         """
         if self.run.status != "running" or self.lease.epoch > 1:
             await self.write([ResumedEntry(**self._head())])
+        self._collect_rejections()
         if self.run.open:
             self.batch = Batch(self, self.env, self.run.batch)
-            self._collect_rejections()
-            await self.batch.recover()
+            if self.run.cancel is None:
+                await self.batch.recover()
         while True:
             try:
                 if self.run.open:
@@ -304,6 +304,18 @@ class Drive:
         for call in self.run.calls:
             if call.decided is not None and call.waiting is not None and call.decided.decision.choice == "reject":
                 self.env.rejected.add(call.waiting.approval.digest)
+
+    async def abandon(self) -> None:
+        """This process drives the run no more: bodies are told to stop; their starts stay on record without an end."""
+        batch = self.batch
+        if batch is None:
+            return
+        flights = list(batch.flights.values())
+        for flight in flights:
+            flight.tell("abandon")
+        tasks = [f.task for f in flights if f.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=self.run.limits.cancel_grace)
 
     async def _flush(self) -> None:
         batch = cast("Batch", self.batch)

@@ -111,6 +111,8 @@ class Decision:
     """The answer's text, or the recorded result as JSON."""
     at: int = 0
     """Microseconds since 1970, UTC."""
+    roles: tuple[str, ...] = ()
+    """Roles of the person, for approvals that only some may decide."""
 
     def same_as(self, other: Decision) -> bool:
         """An equal repeat: same choice, same input, same value; author, reason and time do not count."""

@@ -31,7 +31,8 @@ from counterfoil.core.entries import (
 from counterfoil.core.jsontext import JsonValue, dumps, loads
 from counterfoil.core.limits import limits_from_json
 from counterfoil.core.outcome import outcome_from_json
-from counterfoil.core.result import NO_EXTENSIONS, seal
+from counterfoil.core.extensions import NO_EXTENSIONS
+from counterfoil.core.result import seal
 from counterfoil.core.turn import AuthorType, Usage, moment
 
 ERASED = "(erased)"

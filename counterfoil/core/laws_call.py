@@ -51,13 +51,16 @@ def _start(run: RunFacts, call: CallFacts, facts: Facts, content: bytes | None) 
     approval_id, same = text_or_none(facts, "approvalId"), flag(facts, "same")
     found: list[Found] = []
     asked = run.approvals.get(approval_id or "")
+    rerun = asked is not None and asked.choice == "rerun"
+    if approval_id is not None and run.blind & {"waiting", "decided"}:
+        rerun = rerun or asked is None or asked.choice is None
     if call.outcome:
         found.append(("doubled-start", f"attempt {attempt} started after the call had its result"))
     elif attempt <= call.attempt:
         found.append(("doubled-start", f"attempt {attempt} started after attempt {call.attempt} had"))
     elif attempt != call.attempt + 1 and "start" not in run.blind:
         found.append(("order", f"attempt {attempt} follows attempt {call.attempt}"))
-    elif call.attempt and not (asked and asked.choice == "rerun"):
+    elif call.attempt and not rerun:
         if not (safe and call.safe):
             found.append(
                 ("doubled-start", "a call that is not safe to repeat started again, and nobody decided so")

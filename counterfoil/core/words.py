@@ -160,3 +160,8 @@ def read_result_lines(lines: Sequence[tuple[int, str]], *, more: bool) -> str:
 def elided(call_id: str, size: int) -> str:
     """An old result that left the request to fit the context."""
     return f'[{size} bytes of this result are left out to save space. To read it: {READ_RESULT}(call_id="{call_id}").]'
+
+
+def bad_pattern(pattern: str, problem: str) -> str:
+    """A pattern that cannot be used."""
+    return f"The pattern {pattern!r} cannot be used: {problem}. Use RE2 syntax, without look-around and back-references."

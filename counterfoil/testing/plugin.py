@@ -1,4 +1,7 @@
-"""A pytest plugin; switch it on with ``pytest_plugins = ["counterfoil.testing.plugin"]`` in the root conftest.py."""
+"""A pytest plugin.
+
+Switch it on with ``pytest_plugins = ["counterfoil.testing.plugin"]`` in the conftest.py at the root.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from counterfoil.testing.models import ScriptedModel, Turn
 
 @pytest.fixture
 def scripted() -> Iterator[Callable[..., ScriptedModel]]:
-    """``scripted(turn, turn, …)`` makes a `ScriptedModel`; after the test each must have played all its turns."""
+    """``scripted(turn, turn, …)`` makes a `ScriptedModel`; after the test all turns must have been played."""
     made: list[ScriptedModel] = []
 
     def make(*turns: Turn) -> ScriptedModel:

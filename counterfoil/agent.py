@@ -1,0 +1,147 @@
+"""Agent: a model, instructions, tools and rules, under a name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, cast
+
+from counterfoil.core.call import Caller
+from counterfoil.core.errors import DefinitionError
+from counterfoil.core.events import Event
+from counterfoil.core.jsontext import JsonValue, normal
+from counterfoil.core.limits import Limits
+from counterfoil.hooks import Hooks
+from counterfoil.model import Model
+from counterfoil.policy import Policy
+from counterfoil.registry import resolve
+from counterfoil.run import Run
+from counterfoil.runtime import Runtime
+from counterfoil.tool import Tool, as_tools
+
+
+class Agent:
+    """What a run is driven with. It holds no state of any run and may be used by many at once.
+
+    Args:
+        name: under which runs find it again; the same in every process.
+        model: an object with the Model protocol, or text such as ``"openai-chat:NAME"``.
+        instructions: the system text, or a function of a ToolContext that gives it for each turn.
+        tools: tools, or plain functions.
+        policy: rules on calls; None allows every call but those of tools marked ``needs_approval``.
+        output_type: a type that the answer must have, as JSON; validated by Pydantic.
+        hooks: guards and observers, after those of the Runtime.
+        limits: budgets of each run; None: those of the Runtime.
+        deps_type: the type of the deps; for readers and type checkers.
+        parameters: settings for the provider, such as ``{"temperature": 0}``.
+
+    Raises:
+        DefinitionError: it cannot be used as written; the message names the agent or the tool.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: Model | str | None = None,
+        instructions: str | Callable[..., Any] | None = None,
+        tools: Sequence[Tool | Callable[..., Any]] = (),
+        *,
+        policy: Policy | None = None,
+        output_type: Any = None,
+        hooks: Hooks | Sequence[Hooks] | None = None,
+        limits: Limits | None = None,
+        manages: Sequence[Agent] = (),
+        deps_type: type | None = None,
+        parameters: dict[str, JsonValue] | None = None,
+    ) -> None:
+        if not isinstance(name, str) or not name.strip():
+            raise DefinitionError(f"Agent: expected a name that is not empty, got {name!r}")
+        if model is None:
+            raise DefinitionError(f"{name}: no model; give one, such as model='openai-chat:NAME'")
+        if manages:
+            raise DefinitionError(f"{name}: manages= needs a later version of Counterfoil; give each agent its own run")
+        if not isinstance(model, str) and not callable(getattr(model, "respond", None)):
+            raise DefinitionError(f"{name}: expected a model with a method respond(request), got {type(model).__name__}")
+        if policy is not None and not isinstance(policy, Policy):
+            raise DefinitionError(f"{name}: expected a Policy, got {type(policy).__name__}; use Policy.from_toml(path)")
+        self.name = name
+        self.model = model
+        self.instructions = instructions
+        self.tool_map = as_tools(tools)
+        self.policy = policy
+        self.output_type = output_type
+        self.hooks = hooks
+        self.limits = limits
+        self.deps_type = deps_type
+        self.parameters = dict(parameters or {})
+        self._opened: Model | None = None if isinstance(model, str) else model
+        self._output: Any = None
+        self.output_schema: dict[str, JsonValue] | None = None
+        if output_type is not None:
+            from pydantic import TypeAdapter  # most agents answer in text
+
+            self._output = TypeAdapter(output_type)
+            self.output_schema = self._output.json_schema()
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """Its tools."""
+        return tuple(self.tool_map.values())
+
+    def open_model(self) -> Model:
+        """The model; made from its text on first use.
+
+        Raises:
+            DefinitionError: nothing is known under the text, or an extra is missing; the message says which.
+        """
+        if self._opened is None:
+            scheme, _, rest = cast("str", self.model).partition(":")
+            self._opened = cast("Model", resolve("model", scheme)(rest))
+        return self._opened
+
+    def parse_output(self, text: str) -> JsonValue:
+        """The answer as the output type, as JSON.
+
+        Raises:
+            ValueError: it does not have the form; the message says where.
+        """
+        from pydantic import ValidationError  # as above
+
+        try:
+            if self.output_type is str:
+                return text
+            value = self._output.validate_json(text)
+        except ValidationError as e:
+            rows = [f"{'.'.join(map(str, r['loc'])) or 'answer'}: {r['msg']}" for r in e.errors(include_url=False)[:10]]
+            raise ValueError("; ".join(rows)) from None
+        return normal(self._output.dump_python(value, mode="json"))
+
+    async def run(
+        self, prompt: str, *, caller: Caller | None = None, deps: Any = None, limits: Limits | None = None,
+        hooks: Hooks | Sequence[Hooks] | None = None, approvals: str = "any-order",
+    ) -> Run:  # fmt: skip  # rows by what belongs together
+        """Run in memory until it ends or pauses; a paused Run goes on after its decisions with ``run.wait()``."""
+        runtime = self._runtime(deps, hooks)
+        run = await runtime.start(self, prompt, caller=caller, limits=limits, approvals=approvals)
+        await run.wait()
+        return run
+
+    def run_sync(self, prompt: str, **options: Any) -> Run:
+        """As `run`, where no event loop runs."""
+        return asyncio.run(self.run(prompt, **options))
+
+    async def stream(
+        self, prompt: str, *, caller: Caller | None = None, deps: Any = None, limits: Limits | None = None,
+        hooks: Hooks | Sequence[Hooks] | None = None, approvals: str = "any-order",
+    ) -> AsyncIterator[Event]:  # fmt: skip  # as above
+        """As `run`, giving each event as it happens, until the run ends or pauses."""
+        runtime = self._runtime(deps, hooks)
+        run = await runtime.start(self, prompt, caller=caller, limits=limits, approvals=approvals)
+        async for event in run.events():
+            yield event
+
+    def _runtime(self, deps: Any, hooks: Hooks | Sequence[Hooks] | None) -> Runtime:
+        return Runtime.in_memory(self, hooks=hooks, deps=None if deps is None else lambda _: deps)
+
+    def __repr__(self) -> str:
+        return f"Agent({self.name!r}, tools={list(self.tool_map)})"

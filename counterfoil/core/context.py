@@ -1,0 +1,246 @@
+"""Reader: the MODEL. Which items a request holds: pairing, ids on the wire, and the context budget.
+
+The rule of the budget (contract 6): old results are elided first, the oldest first, to a pointer that says how to
+read them; then whole old turns are left out with all their results. Messages stay, and the newest turn with its
+results stays whole. What left one request never comes back in a later one, so that providers' caches of the
+beginning stay good and the work of a request grows with its own items, not with those of the whole run.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from counterfoil.core.content import MEDIA_TYPES, Block, block_text
+from counterfoil.core.entries import MessageEntry, ResultEntry, TurnEntry
+from counterfoil.core.jsontext import dumps
+from counterfoil.core.record import Item
+from counterfoil.core.words import elided
+
+CHARS_PER_TOKEN = 4
+"""Characters of English text or JSON that make a token, by the tokenizers' own rule of thumb."""
+ITEM_TOKENS = 8
+"""Tokens of the frame around a message, a call or a result."""
+MEDIA_TOKENS = 1_000
+"""Tokens of an image or another medium; providers count 85 to 1,600 for an image of ordinary size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What a request holds."""
+
+    items: Sequence[Item]
+    """In reading order. It may be the very list that was given, which may grow: take the first ``length``."""
+    length: int
+    elided: frozenset[int]
+    """Positions in ``items`` of results that are shown as a pointer."""
+    left_out: int
+    """Turns that are left out with all their results."""
+    tokens: int
+    """The estimate for ``items`` as they are shown, without the reserve."""
+
+
+class Fitter:
+    """Cuts one growing conversation to a budget, request after request.
+
+    Its answer depends on items, budget and reserve alone: one that sees the whole conversation at once gives
+    the same cut as one that was asked before every turn, as long as the reserve stays equal.
+    """
+
+    __slots__ = ("_costs", "_elide_at", "_elided", "_from", "_held", "_items", "_left_out", "_newest", "_seen",
+                 "_tokens", "budget")  # fmt: skip  # a list of names reads better in rows
+
+    def __init__(self, budget: int | None) -> None:
+        """A fitter for ``budget`` tokens; with None every request holds everything."""
+        self.budget = budget
+        self._reset(())
+
+    def _reset(self, items: Sequence[Item]) -> None:
+        self._items = items
+        self._costs: list[int] = []
+        """Tokens of each item seen so far, by position."""
+        self._tokens = 0
+        self._seen: Item | None = None
+        self._newest: int | None = None
+        """Position of the newest turn."""
+        self._from = 0
+        """Everything before it is left out, but for the messages in `_held`."""
+        self._held: list[Item] = []
+        self._elide_at = 0
+        """The next position to look at for elision."""
+        self._elided: deque[int] = deque()
+        self._left_out = 0
+
+    def fit(self, items: Sequence[Item], reserve: int = 0) -> Cut:
+        """The cut of ``items``; cheap when they go on from those of the last time.
+
+        Args:
+            items: a conversation in reading order, each turn followed by its results.
+            reserve: tokens that something else takes: instructions, offered tools, the answer.
+
+        Returns:
+            The cut. Where even the messages and the newest turn are too large together, it holds them all the same.
+        """
+        if self.budget is None:
+            return Cut(items, len(items), frozenset(), 0, 0)
+        seen = len(self._costs)
+        if seen > len(items) or (seen and items[seen - 1] is not self._seen):
+            self._reset(items)
+            seen = 0
+        self._items = items
+        for position in range(seen, len(items)):
+            item = items[position]
+            if type(item) is TurnEntry:
+                # The request that this turn answers was cut too.
+                self._shrink(reserve)
+                self._newest = position
+            cost = estimate(item)
+            self._costs.append(cost)
+            self._tokens += cost
+            self._seen = item
+        self._shrink(reserve)
+        if not self._from:
+            return Cut(items, len(items), frozenset(self._elided), 0, self._tokens)
+        shift = len(self._held) - self._from
+        kept = [*self._held, *items[self._from :]]
+        moved = frozenset(position + shift for position in self._elided)
+        return Cut(kept, len(kept), moved, self._left_out, self._tokens)
+
+    def _shrink(self, reserve: int) -> None:
+        if self.budget is None or self._newest is None:
+            return
+        most = self.budget - reserve
+        while self._tokens > most and self._elide_at < self._newest:
+            self._elide()
+        while self._tokens > most and self._leave_out():
+            pass
+
+    def _elide(self) -> None:
+        position = self._elide_at
+        self._elide_at += 1
+        item = self._items[position]
+        if type(item) is not ResultEntry:
+            return
+        saved = self._costs[position] - estimate_elided(item)
+        if saved > 0:
+            self._costs[position] -= saved
+            self._tokens -= saved
+            self._elided.append(position)
+
+    def _leave_out(self) -> bool:
+        """Leave the oldest turn out, with all its results; False when there is none that may go."""
+        items, position, newest = self._items, self._from, self._newest or 0
+        while position < newest and type(items[position]) is not TurnEntry:
+            position += 1
+        turn = items[position]
+        if position >= newest or type(turn) is not TurnEntry:
+            return False
+        end = position + 1 + len(turn.calls)
+        if not all(_answers(item, turn) for item in items[position + 1 : end]):
+            return False  # a call of it is still open
+        self._held += items[self._from : position]
+        self._tokens -= sum(self._costs[position:end])
+        self._from = end
+        self._elide_at = max(self._elide_at, end)
+        while self._elided and self._elided[0] < end:
+            self._elided.popleft()
+        self._left_out += 1
+        return True
+
+
+def fit(items: Sequence[Item], tokens: int | None, reserve: int = 0) -> Cut:
+    """The cut of a conversation to ``tokens``, less ``reserve``; see `Fitter`."""
+    return Fitter(tokens).fit(items, reserve)
+
+
+def _answers(item: Item, turn: TurnEntry) -> bool:
+    return type(item) is ResultEntry and item.run_id == turn.run_id and item.step == turn.step
+
+
+def estimate(item: Item) -> int:
+    """Tokens of an item, estimated: four characters a token, a medium as a constant."""
+    match item:
+        case MessageEntry():
+            return ITEM_TOKENS + _tokens(len(item.text))
+        case TurnEntry():
+            chars = len(item.text) + sum(len(c.tool_name) + len(c.raw) for c in item.calls)
+            if item.reasoning is not None:
+                chars += len(dumps(item.reasoning))
+            return ITEM_TOKENS * (1 + len(item.calls)) + _tokens(chars)
+        case ResultEntry():
+            return ITEM_TOKENS + sum(map(_block_tokens, item.result.content))
+
+
+def estimate_elided(result: ResultEntry) -> int:
+    """Tokens of a result that is shown as a pointer."""
+    return ITEM_TOKENS + _tokens(len(elided(result.call_id, result.size)))
+
+
+def _block_tokens(block: Block) -> int:
+    return MEDIA_TOKENS if isinstance(block, MEDIA_TYPES) else _tokens(len(block_text(block)))
+
+
+def _tokens(chars: int) -> int:
+    return -(-chars // CHARS_PER_TOKEN)
+
+
+CallKey = tuple[str, int, int]
+"""(run, step, index): our key of a call."""
+
+
+def wire_ids(items: Iterable[Item], max_chars: int | None = None) -> dict[CallKey, str]:
+    """The id of each call on the wire, for the call and its result alike: unique in the request.
+
+    The provider gets its own id back where that is free; else our call id stands in, else that with a suffix.
+
+    Args:
+        items: what the request holds.
+        max_chars: characters of an id that the provider takes; a longer one is replaced.
+
+    Returns:
+        The ids by (run, step, index): a call id is unique in its run alone, and a request may hold several runs.
+    """
+    used: set[str] = set()
+    ids: dict[CallKey, str] = {}
+    for item in items:
+        if type(item) is not TurnEntry:
+            continue
+        for index, call in enumerate(item.calls):
+            name = next(
+                name
+                for name in _names(call.provider_call_id, call.call_id, len(ids))
+                if name
+                and not name.isspace()
+                and name not in used
+                and (not max_chars or len(name) <= max_chars)
+            )
+            used.add(name)
+            ids[item.run_id, item.step, index] = name
+    return ids
+
+
+def _names(given: str | None, ours: str, number: int) -> Iterable[str | None]:
+    yield given
+    yield ours
+    # A suffix alone would never make a long id fit, so the last names do without ours.
+    yield f"{ours}_{number}"
+    while True:
+        yield f"call_{number}"
+        number += 1
+
+
+def check_pairs(items: Iterable[Item]) -> None:
+    """Refuse a conversation that no model may be sent (contract 2.1).
+
+    Raises:
+        ValueError: a call without its result, a result without its call before it, or a second result.
+    """
+    open_: dict[CallKey, str] = {}
+    for item in items:
+        if isinstance(item, TurnEntry):
+            open_ |= {(item.run_id, item.step, i): c.call_id for i, c in enumerate(item.calls)}
+        elif isinstance(item, ResultEntry) and open_.pop((item.run_id, item.step, item.index), None) is None:
+            raise ValueError(f"the result of call {item.call_id} has no open call before it in the request")
+    if open_:
+        raise ValueError(f"the request holds calls without a result: {', '.join(open_.values())}")
