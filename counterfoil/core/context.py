@@ -1,9 +1,9 @@
 """Reader: the MODEL. Which items a request holds: pairing, ids on the wire, and the context budget.
 
-The rule of the budget (contract 6): old results are elided first, the oldest first, to a pointer that says how to
-read them; then whole old turns are left out with all their results. Messages stay, and the newest turn with its
-results stays whole. What left one request never comes back in a later one, so that providers' caches of the
-beginning stay good and the work of a request grows with its own items, not with those of the whole run.
+The rule of the budget (contract 6): old results are elided first, the oldest first, to a pointer that says how
+to read them; then whole old turns are left out with all their results. Messages stay, and the newest turn with
+its results stays whole. What left one request never comes back in a later one, so that a provider's cache of the
+beginning stays good and the work of a request grows with its own items, not with those of the whole run.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from counterfoil.core.content import MEDIA_TYPES, Block, block_text
+from counterfoil.core.content import Audio, Block, File, Image, block_text
 from counterfoil.core.entries import MessageEntry, ResultEntry, TurnEntry
 from counterfoil.core.jsontext import dumps
 from counterfoil.core.record import Item
@@ -48,8 +48,10 @@ class Fitter:
     the same cut as one that was asked before every turn, as long as the reserve stays equal.
     """
 
-    __slots__ = ("_costs", "_elide_at", "_elided", "_from", "_held", "_items", "_left_out", "_newest", "_seen",
-                 "_tokens", "budget")  # fmt: skip  # a list of names reads better in rows
+    __slots__ = (
+        "_costs", "_elide_at", "_elided", "_from", "_held", "_items", "_left_out", "_newest", "_seen", "_tokens",
+        "budget",
+    )  # fmt: skip  # a list of names reads better in rows
 
     def __init__(self, budget: int | None) -> None:
         """A fitter for ``budget`` tokens; with None every request holds everything."""
@@ -80,7 +82,7 @@ class Fitter:
             reserve: tokens that something else takes: instructions, offered tools, the answer.
 
         Returns:
-            The cut. Where even the messages and the newest turn are too large together, it holds them all the same.
+            The cut. Messages and the newest turn are in it even where they are too large together.
         """
         if self.budget is None:
             return Cut(items, len(items), frozenset(), 0, 0)
@@ -178,7 +180,7 @@ def estimate_elided(result: ResultEntry) -> int:
 
 
 def _block_tokens(block: Block) -> int:
-    return MEDIA_TOKENS if isinstance(block, MEDIA_TYPES) else _tokens(len(block_text(block)))
+    return MEDIA_TOKENS if isinstance(block, (Image, Audio, File)) else _tokens(len(block_text(block)))
 
 
 def _tokens(chars: int) -> int:
@@ -199,7 +201,7 @@ def wire_ids(items: Iterable[Item], max_chars: int | None = None) -> dict[CallKe
         max_chars: characters of an id that the provider takes; a longer one is replaced.
 
     Returns:
-        The ids by (run, step, index): a call id is unique in its run alone, and a request may hold several runs.
+        The ids by (run, step, index), since a call id is unique in its run alone.
     """
     used: set[str] = set()
     ids: dict[CallKey, str] = {}
