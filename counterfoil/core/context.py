@@ -1,9 +1,9 @@
 """Reader: the MODEL. Which items a request holds: pairing, ids on the wire, and the context budget.
 
-The rule of the budget (contract 6): old results are elided first, the oldest first, to a pointer that says how
-to read them; then whole old turns are left out with all their results. Messages stay, and the newest turn with
-its results stays whole. What left one request never comes back in a later one, so that a provider's cache of the
-beginning stays good and the work of a request grows with its own items, not with those of the whole run.
+The rule of the budget (contract 6): old results are elided first, the oldest first, to a pointer that says
+how to read them; then whole old turns are left out with all their results. Messages stay, and the newest turn
+with its results stays whole. What left one request never comes back in a later one, so that a provider's cache
+of the beginning stays good and the work of a request grows with its own items, not with the whole run.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Fitter:
     """
 
     __slots__ = (
-        "_costs", "_elide_at", "_elided", "_from", "_held", "_items", "_left_out", "_newest", "_seen", "_tokens",
-        "budget",
+        "_costs", "_elide_at", "_elided", "_from", "_held", "_items", "_left_out", "_newest", "_seen",
+        "_tokens", "budget",
     )  # fmt: skip  # a list of names reads better in rows
 
     def __init__(self, budget: int | None) -> None:
