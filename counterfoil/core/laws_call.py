@@ -69,10 +69,10 @@ def _start(run: RunFacts, call: CallFacts, facts: Facts, content: bytes | None) 
             found.append(("doubled-start", f"attempt {attempt} started, {ATTEMPTS} are allowed"))
     if not found and call.key not in (None, key):
         found.append(("doubled-start", f"attempt {attempt} has another idempotency key than the one before"))
-    effective = None if content is None else _effective(content, same=same)
-    found += _consume(
-        run, call, approval_id, input_digest(text(facts, "toolName"), effective) if effective else None
-    )
+    digest = None
+    if approval_id is not None and content is not None:
+        digest = input_digest(text(facts, "toolName"), _effective(content, same=same))
+    found += _consume(run, call, approval_id, digest)
     call.attempt, call.key, call.safe = max(attempt, call.attempt), key, call.safe and safe
     return found
 
