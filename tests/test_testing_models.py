@@ -17,7 +17,6 @@ from counterfoil.core.turn import Usage
 from counterfoil.model import ModelCall, ModelEvent, ModelRequest, ModelTurn, Offer, TextDelta
 from counterfoil.testing import FrozenEffects, RecordedModel, ScriptedModel, call, say
 from counterfoil.testing.models import SeenRequest, open_recorded, open_scripted
-from tests.marks import case
 from tests.promises import shared
 
 pytest_plugins = ["pytester"]
@@ -117,10 +116,9 @@ def test_asked_beyond_the_script_it_says_which_turn_and_how_many_there_are() -> 
 
 def test_it_names_the_turns_that_were_not_played() -> None:
     model = ScriptedModel([say("one"), [say("x"), call("look")], lambda _: say("three")])
-    with pytest.raises(
-        AssertionError, match=r"2 of 3 .* turn 2: say\('x'\), call\('look'\); turn 3: the function"
-    ):
-        turn(model, 0)
+    turn(model, 0)
+    named = r"2 of 3 .* turn 2: say\('x'\), call\('look'\); turn 3: the function"
+    with pytest.raises(AssertionError, match=named):
         model.assert_complete()
     turn(model, 1)
     turn(model, 2)
@@ -364,9 +362,3 @@ def test_the_plugin_gives_scripts_that_must_be_played(pytester: pytest.Pytester)
             assert frozen_effects.now() < frozen_effects.now()
     """)
     pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=2, errors=1)
-
-
-@case("R131")
-def test_two_calls_of_one_tool_in_a_turn_stay_two() -> None:
-    made = turn(ScriptedModel([[call("search", q="X"), call("search", q="Y")]]))
-    assert [c.arguments for c in made.calls] == ['{"q":"X"}', '{"q":"Y"}']
