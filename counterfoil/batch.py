@@ -51,16 +51,16 @@ class Batch(ExecutionHooks):
         self.kept: list[KeptText] = []
         self.starting: list[tuple[int, Ready]] = []
         self.done: list[Execution] = []
-        self.loop = asyncio.get_running_loop()
+        self.loop = drive.loop
 
     # judge
 
     async def judge_new(self, calls: list[CallState], began: float) -> None:
         """Judge calls that have nothing on record yet."""
-        repeats = duplicates(calls)
+        repeats = duplicates(calls) if len(calls) > 1 else ()
         truncated = calls[0].turn.stop == "length" if calls else False
         waits: list[CallState] = []
-        slow = self.drive.slow_judge and len(calls) > 1
+        slow = (self.drive.slow_judge or self.env.policy is not None) and len(calls) > 1
         for call in calls:
             if truncated:
                 await self.take(call, cut_off(call.record.tool_name), began)
@@ -74,6 +74,16 @@ class Batch(ExecutionHooks):
             answers = await asyncio.gather(*(judge(self.env, c) for c in waits))
             for call, answer in zip(waits, answers, strict=True):
                 await self.take(call, answer, began)
+
+    @property
+    def waits(self) -> bool:
+        """Some call waits for a person, or is about to be asked about."""
+        if self.asks:
+            return True
+        for call in self.calls:
+            if call.waiting is not None and call.result is None:
+                return True
+        return False
 
     async def take(self, call: CallState, answer: Ready | Asks | Refused, began: float) -> None:
         """Act on the gateway's word."""
@@ -159,6 +169,8 @@ class Batch(ExecutionHooks):
             after=after,
             agent=env.agent,
             tenant=env.caller.tenant,
+            approvers=verdict.approvers if verdict else (),
+            not_user=env.caller.user if verdict is not None and verdict.not_caller else None,
         )
         return WaitingEntry(**self._head(call), approval=approval, decision=verdict.to_json() if verdict else None)
 
@@ -222,7 +234,8 @@ class Batch(ExecutionHooks):
         """Choose what starts now, by order, barrier, lock and concurrency; starts go into the outbox."""
         if not self.ready:
             return
-        slots = self.env.limits.concurrency - len(self.flights) - len(self.starting)
+        now = self.env.effects.now()
+        slots = self.env.limits.concurrency - len(self.flights)
         for call in self.calls:
             index = call.index
             flying = index in self.flights or index in self.locking
@@ -246,7 +259,7 @@ class Batch(ExecutionHooks):
                     continue
             del self.ready[index]
             slots -= 1
-            self._start(call, ready)
+            self._start(call, ready, now)
             if alone:
                 return
 
@@ -263,14 +276,14 @@ class Batch(ExecutionHooks):
         ready.locked = True
         self.drive.wake()
 
-    def _start(self, call: CallState, ready: Ready) -> None:
+    def _start(self, call: CallState, ready: Ready, now: int) -> None:
         self.starting.append((call.index, ready))
         record = call.record
         self.outbox.append(
             StartEntry(
                 run_id=self.env.run_id,
                 thread_id=self.env.thread_id,
-                at=self.env.effects.now(),
+                at=now,
                 step=call.turn.step,
                 index=call.index,
                 call_id=record.call_id,
@@ -300,6 +313,7 @@ class Batch(ExecutionHooks):
     async def gather(self) -> None:
         """Put the ends of bodies into the outbox: results, or further attempts."""
         done, self.done = self.done, []
+        now = self.env.effects.now()
         for x in done:
             index = x.call.index
             del self.flights[index]
@@ -317,11 +331,11 @@ class Batch(ExecutionHooks):
                     )  # fmt: skip  # two rows
             if self._again(x, finished):
                 continue
-            self._record(x, finished)
+            self._record(x, finished, now)
             if finished.fatal is not None:
                 self.drive.fatal = finished.fatal
 
-    def _record(self, x: Execution, finished: Finished, kind: type[ResultEntry] = ResultEntry) -> None:
+    def _record(self, x: Execution, finished: Finished, now: int, kind: type[ResultEntry] = ResultEntry) -> None:
         kept: KeptText | None = finished.kept
         if kept is not None:
             self.kept.append(kept)
@@ -332,7 +346,7 @@ class Batch(ExecutionHooks):
             kind(
                 run_id=self.env.run_id,
                 thread_id=self.env.thread_id,
-                at=self.env.effects.now(),
+                at=now,
                 step=call.turn.step,
                 index=call.index,
                 call_id=call.record.call_id,
@@ -407,7 +421,7 @@ class Batch(ExecutionHooks):
         reports, self.reports = self.reports, []
         kept, self.kept = self.kept, []
         finished.kept, finished.report = None, None
-        self._record(x, finished, LateEntry)
+        self._record(x, finished, self.env.effects.now(), LateEntry)
         entry = cast("LateEntry", self.outbox.pop())
         self.outbox, self.reports, self.kept = held, reports, kept
         return entry

@@ -31,6 +31,7 @@ from counterfoil.core.result import ToolResult, seal
 from counterfoil.core.shorten import head_and_tail
 from counterfoil.env import Env, Finished, Ready, bounded
 from counterfoil.hooks import UNCHANGED, AfterCall, Change
+from counterfoil.pool import NeverStarted
 from counterfoil.render import Unrenderable, combine, content_size, render
 from counterfoil.schema import FunctionSchema
 from counterfoil.store import KeptText
@@ -80,9 +81,9 @@ class Execution:
         self.started_at = self.env.effects.now()
         self.clock0 = self.env.effects.clock()
         self.task = loop.create_task(self._run())
-        self.task.add_done_callback(self._ended)
         if self.ready.tool.timeout is not None:
-            self.timer = loop.call_later(self.ready.tool.timeout, self.tell, "timeout")
+            wait = max(self.ready.not_before - self.clock0, 0.0) if self.ready.not_before else 0.0
+            self.timer = loop.call_later(self.ready.tool.timeout + wait, self.tell, "timeout")
 
     def tell(self, why: Stop) -> None:
         """Tell the body to stop; its end, whenever it comes, is seen by `on_end`."""
@@ -107,19 +108,30 @@ class Execution:
             self.timer.cancel()
             self.timer = None
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._disarm()
-        if not task.cancelled() and task.exception() is not None:
-            log.error("a call's task failed", exc_info=task.exception())
+    def _ended(self) -> None:
+        if self.timer is not None:
+            self._disarm()
         if not self.over:
             self.over = True
             self.on_end(self)
         elif self.finished is not None and self.stop != "abandon":
             self.hooks.late(self)
-        if self.body_over:
+        if self.body_over and self.ready.lock is not None:
             self.hooks.released(self)
 
     async def _run(self) -> None:
+        # The end is told from here and not from a callback of the task: a turn of the event loop less for each call.
+        try:
+            await self._attempt()
+        except asyncio.CancelledError:
+            raise
+        except BaseException:  # what may fail here is ours: the call must still end
+            log.exception("call %s of run %s failed in the gateway", self.call.record.call_id, self.env.run_id)
+            self.stop = self.stop or "cancel"
+        finally:
+            self._ended()
+
+    async def _attempt(self) -> None:
         probe = self.env.effects.probe
         if probe is not None:
             probe("body:before")
@@ -129,6 +141,7 @@ class Execution:
             value = await self._body()
         except asyncio.CancelledError as e:
             if self.stop is None or self.stop == "abandon":
+                self.stop = "abandon"
                 self.body_over = self.body_over or self._body_known_over()
                 raise
             error = e
@@ -138,7 +151,7 @@ class Execution:
             error = e
         if probe is not None:
             probe("body:after")
-        self.body_over = self.body_over or self._body_known_over()
+        self.body_over = self.body_over or self.stop is None or self._body_known_over()
         # A body that ended by itself keeps its real end, even when it had been told to stop.
         self.finishing = True
         self.finished = await finish(self, value, error)
@@ -159,8 +172,8 @@ class Execution:
     def _thread_over(self, _value: object, _error: BaseException | None) -> None:
         if not self.body_over and self.stop is not None:
             self.body_over = True
-            if self.over and self.task is not None and self.task.done():
-                if self.finished is None or self.stop != "abandon":
+            if self.over:
+                if self.stop != "abandon" and not isinstance(_error, NeverStarted):
                     self.hooks.thread_ended(self, _value, _error)
                 self.hooks.released(self)
         self.body_over = True

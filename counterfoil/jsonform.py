@@ -84,6 +84,8 @@ def _plain(value: object, depth: int) -> object:
         return _other(value, depth)
     except (Formless, MemoryError):
         raise
+    except RecursionError:
+        raise too_deep() from None
     except Exception as error:  # noqa: BLE001  # the value's own code may raise anything
         cause = error.__cause__ or error
         what = f"a {_name(kind)}, which raised {_name(type(cause))}"

@@ -123,9 +123,11 @@ class Drive:
         self._foreign = False
         self._asking: asyncio.Task[Any] | None = None
         self._interrupted = False
+        self._steady: Offered | None = None
+        """The offer of every turn, while no tool decides for itself and nothing is kept apart."""
         self._applied: TurnEntry | None = None
         """A turn that the fold has already, before it is on record: its calls are judged meanwhile."""
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._side: set[asyncio.Task[None]] = set()
 
     # waking
@@ -151,7 +153,7 @@ class Drive:
             self._asking.cancel()
 
     def _aside(self, work: Any) -> None:
-        task = self._loop.create_task(work)
+        task = self.loop.create_task(work)
         self._side.add(task)
         task.add_done_callback(self._side.discard)
 
@@ -159,8 +161,8 @@ class Drive:
         if self._signal:
             self._signal = False
             return
-        self._waiter = self._loop.create_future()
-        timer = None if seconds is None else self._loop.call_later(max(seconds, 0.0), self.wake)
+        self._waiter = self.loop.create_future()
+        timer = None if seconds is None else self.loop.call_later(max(seconds, 0.0), self.wake)
         try:
             await self._waiter
         finally:
@@ -196,12 +198,14 @@ class Drive:
         if probe is not None:
             probe("store:after:" + ",".join(e.kind for e in entries))
         if tip == before + len(entries) and record.tip == before:
+            applied = self._applied
             for entry in entries:
-                if entry is self._applied:
+                if entry is applied:
                     record.tip = entry.entry
                 else:
                     record.apply(entry)
-            self._publish(entries)
+            if self.hooks.on_event or self.hub.listened(self.run.run_id):
+                self._publish(entries)
         else:
             await self.refresh()
 
@@ -318,32 +322,35 @@ class Drive:
             await asyncio.wait(tasks, timeout=self.run.limits.cancel_grace)
 
     async def _flush(self) -> None:
-        batch = cast("Batch", self.batch)
-        entries, batch.outbox = batch.outbox, []
-        reports, batch.reports = batch.reports, []
-        kept, batch.kept = batch.kept, []
+        batch: Batch = self.batch  # type: ignore[assignment]  # called with a batch alone
+        entries = batch.outbox
         if entries:
+            reports, kept = batch.reports, batch.kept
+            batch.outbox, batch.reports, batch.kept = [], [], []
             await self.write(entries, reports=reports, kept=kept)
-        batch.launch()
+        if batch.starting:
+            batch.launch()
         if self.fatal is not None:
             raise self.fatal
 
     async def _work(self) -> bool:
         """Bring the batch on until every call has its result (True) or all that is open waits for people (False)."""
-        batch = cast("Batch", self.batch)
+        batch: Batch = self.batch  # type: ignore[assignment]  # called with a batch alone
         while True:
             if self._foreign:
                 await self.refresh()
             if self.run.cancel is not None and self.stopping != "cancel":
                 await self._stop("cancel")
-            if self.stopping is None:
+            if self.stopping is None and self.run.limits.seconds is not None:
                 used = self._time_used()
                 if used is not None:
                     await self._stop(used)
             if self.stopping is None:
-                await batch.take_decisions()
-                batch.ask()
-                batch.select()
+                if batch.waits:
+                    await batch.take_decisions()
+                    batch.ask()
+                if batch.ready:
+                    batch.select()
             await self._flush()
             if not self.run.open:
                 return True
@@ -354,7 +361,7 @@ class Drive:
                 if await self._pause():
                     return False
                 continue
-            await self._wait(self._next_look())
+            await self._wait(self._next_look() if batch.waits or self.run.limits.seconds is not None else None)
             await batch.gather()
 
     def _time_used(self) -> str | None:
@@ -454,10 +461,11 @@ class Drive:
                 MessageEntry(**self._head(), text=m.text, author_name=m.author_name, queued=m.entry) for m in messages
             ])
         try:
-            offer = await self._offer()
+            offer = self._steady if self._steady is not None and not self.record.has_kept else await self._offer()
             items = self.record.items
+            given = self.agent.instructions
             request = ModelRequest(
-                await self._instructions(), items, len(items), offer.offers, run.run_id, run.turns,
+                given if type(given) is str else await self._instructions(), items, len(items), offer.offers, run.run_id, run.turns,
                 output_schema=self.agent.output_schema, parameters=self.agent.parameters,
             )  # fmt: skip  # two rows
             turn = await self._respond(request)
@@ -554,7 +562,10 @@ class Drive:
             if words.READ_RESULT not in self.env.tools:
                 self.env.tools = {**self.env.tools, words.READ_RESULT: self.builtin(self)}
                 tools.append(self.env.tools[words.READ_RESULT])
-        return offered(tuple(tools))
+        found = offered(tuple(tools))
+        if all(t.offered is None for t in self.env.tools.values()):
+            self._steady = found
+        return found
 
     def _plain_context(self) -> Any:
         turn = self.run.last_turn or TurnEntry(run_id="", at=0, step=0, text="", calls=(), stop="")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 from pathlib import Path
@@ -25,8 +26,13 @@ def _started(pid: int) -> int:
 def this_process(token: str) -> Owner:
     """The owner that a Runtime of this process is; `leave` when it closes."""
     _tokens.add(token)
-    pid = os.getpid()
-    return Owner(socket.gethostname(), pid, _started(pid), token)
+    host, pid, started = _identity(os.getpid())
+    return Owner(host, pid, started, token)
+
+
+@functools.lru_cache(maxsize=1)
+def _identity(pid: int) -> tuple[str, int, int]:
+    return socket.gethostname(), pid, _started(pid)
 
 
 def leave(owner: Owner) -> None:

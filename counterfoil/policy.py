@@ -190,7 +190,8 @@ class Policy:
 
     def _bind(self, rule: Rule, rule_digest: str) -> _Bound:
         verdict = Verdict(
-            rule.then, rule.name, rule.reason, self.revision, None, rule.expires_in, rule_digest
+            rule.then, rule.name, rule.reason, self.revision, None, rule.expires_in, rule_digest,
+            rule.approvers, rule.not_caller,
         )
         if not isinstance(rule.when, str):
             return _Bound(rule, rule.when, rule.when is not None, verdict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -243,7 +244,8 @@ class Runtime:
     def _drive(self, agent: Any, lease: Lease, fold: Fold) -> None:
         caller = cast("RunEntry", fold.record.runs[fold.run_id].head).caller
         deps = self.deps
-        make = None if deps is None else lambda: deps(caller)
+        # Once for each time that the run is taken up: a resume gets deps of its own (contract 7.9).
+        make = None if deps is None else functools.lru_cache(maxsize=1)(functools.partial(deps, caller))
         drive = Drive(
             cast("Driven", agent), lease, fold.record, store=self.store, effects=self.effects, pool=shared_pool(),
             hub=self.hub, locks=self.locks, hooks=join_hooks(self.hooks, getattr(agent, "hooks", None)), deps=make,

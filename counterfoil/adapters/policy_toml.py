@@ -15,14 +15,15 @@ MAX_BYTES: Final = 1024 * 1024
 """Bytes of a policy file, 1 MiB: some ten thousand rules."""
 
 _TOP: Final = ("default", "repeat_block", "rule")
-_RULE: Final = ("name", "tool", "when", "then", "reason", "expires_in")
+_RULE: Final = ("name", "tool", "when", "then", "reason", "expires_in", "approvers", "not_caller")
 
 
 def load_rules(path: str | PathLike[str]) -> RuleSet:
     """The rules that a file holds; their conditions are not compiled yet.
 
     Top-level keys are ``default`` and ``repeat_block``, both optional, and ``[[rule]]`` with ``name``,
-    ``then`` and, if need be, ``tool``, ``when``, ``reason`` and ``expires_in`` (seconds).
+    ``then`` and, if need be, ``tool``, ``when``, ``reason``, ``expires_in`` (seconds),
+    ``approvers`` and ``not_caller``.
 
     Raises:
         DefinitionError: there is no such file, or it holds no policy; the message names the file and the

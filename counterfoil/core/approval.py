@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, TypeAlias, cast
 
-from counterfoil.core.errors import DecisionConflict, NotPending
+from counterfoil.core.errors import DecisionConflict, NotAllowed, NotPending
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.turn import moment
 
@@ -52,6 +52,10 @@ class Approval:
     """The id of an earlier approval of the same call that this one replaces."""
     agent: str = ""
     tenant: str = "default"
+    approvers: tuple[str, ...] = ()
+    """Who may decide: names of users, and ``role:NAME``; empty: anybody."""
+    not_user: str | None = None
+    """The user who is kept from deciding: on whose behalf the run works."""
 
     def to_json(self) -> dict[str, JsonValue]:
         """The approval by field, in camelCase."""
@@ -71,6 +75,8 @@ class Approval:
             "after": self.after,
             "agent": self.agent,
             "tenant": self.tenant,
+            "approvers": list(self.approvers),
+            "notUser": self.not_user,
         }
 
 
@@ -93,6 +99,8 @@ def approval_from_json(data: Mapping[str, JsonValue]) -> Approval:
         after=text["after"],
         agent=text["agent"],
         tenant=text["tenant"],
+        approvers=tuple(cast("list[str]", data["approvers"])),
+        not_user=text["notUser"],
     )
 
 
@@ -119,6 +127,21 @@ class Decision:
         return (self.choice, self.input, self.value) == (other.choice, other.input, other.value)
 
 
+def check_person(approval: Approval, new: Decision) -> None:
+    """Refuse whoever may not decide (contract 10).
+
+    Raises:
+        NotAllowed
+    """
+    if approval.not_user is not None and new.by == approval.not_user:
+        raise NotAllowed(f"{new.by} asked for call {approval.call_id} and may not decide on it; somebody else must")
+    if approval.approvers and new.by not in approval.approvers:
+        if not any(f"role:{role}" in approval.approvers for role in new.roles):
+            raise NotAllowed(
+                f"call {approval.call_id} may be decided by {', '.join(approval.approvers)}, not by {new.by or 'nobody named'}"
+            )
+
+
 def settle(approval: Approval, first: Decision | None, new: Decision, *, open_: bool) -> bool:
     """Whether ``new`` is the one decision that counts.
 
@@ -134,7 +157,9 @@ def settle(approval: Approval, first: Decision | None, new: Decision, *, open_: 
     Raises:
         DecisionConflict: it differs from the decision on record, or was made for another input.
         NotPending: no decision exists and none is awaited.
+        NotAllowed: this person may not decide.
     """
+    check_person(approval, new)
     if first is not None:
         if first.same_as(new) and new.digest in (None, first.digest, approval.digest):
             return False

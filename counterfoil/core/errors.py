@@ -8,6 +8,7 @@
     │   ├── NotFound           no such thing for this tenant
     │   ├── Conflict           another one was first
     │   │   └── DecisionConflict
+    │   ├── NotAllowed         this person may not decide
     │   ├── NotPending         no decision is awaited
     │   └── InvalidInput       an edit that schema or policy refuses
     └── OperatorError          who runs the program
@@ -100,6 +101,10 @@ class Conflict(RecordError):
 
 class DecisionConflict(Conflict):
     """The call was already decided, and differently; the first decision stands."""
+
+
+class NotAllowed(RecordError, PermissionError):
+    """This person may not decide on this call; the call stays pending."""
 
 
 class NotPending(RecordError):

@@ -68,6 +68,10 @@ class Rule:
     """Why, in words: the model reads it on a denial, the person who decides reads it on an approval."""
     expires_in: float | None = None
     """Seconds after which the approval that this rule asks for expires; None: as the limits say."""
+    approvers: tuple[str, ...] = ()
+    """Who may decide: names of users, and ``role:NAME``; empty: anybody."""
+    not_caller: bool = False
+    """Whether the user on whose behalf the run works is kept from deciding."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
@@ -86,6 +90,7 @@ class Rule:
         if self.reason is not None and not isinstance(self.reason, str):
             raise self._fault("reason", "a text", self.reason)
         self._check_expiry()
+        self._check_approvers()
         for field in ("name", "reason"):
             text = cast("str | None", getattr(self, field))
             if text is not None and not text.isascii():
@@ -105,6 +110,23 @@ class Rule:
                 f"{self.then!r}; remove expires_in, or let then be 'ask'"
             )
 
+    def _check_approvers(self) -> None:
+        names = self.approvers
+        if isinstance(names, list):
+            object.__setattr__(self, "approvers", tuple(names))
+        elif not isinstance(names, tuple):
+            raise self._fault("approvers", "a list of names, such as ['grace', 'role:lead']", names)
+        for name in self.approvers:
+            if not isinstance(name, str) or not name.strip():
+                raise self._fault("approvers", "a list of names that are not empty", name)
+        if not isinstance(self.not_caller, bool):
+            raise self._fault("not_caller", "true or false", self.not_caller)
+        if (self.approvers or self.not_caller) and self.then != "ask":
+            raise DefinitionError(
+                f"rule {self.name!r}: approvers and not_caller belong to a rule that asks, and this one says "
+                f"{self.then!r}; remove them, or let then be 'ask'"
+            )
+
     def _fault(self, field: str, expected: str, got: object) -> DefinitionError:
         return DefinitionError(f"rule {self.name!r}: {field} must be {expected}, got {got!r:.80}")
 
@@ -121,6 +143,8 @@ class Rule:
             "then": self.then,
             "reason": self.reason,
             "expires_in": self.expires_in,
+            "approvers": list(self.approvers),
+            "not_caller": self.not_caller,
         }
 
 
@@ -177,6 +201,10 @@ class Verdict:
     """Seconds after which the approval expires that an ``ask`` makes; None: as the limits say."""
     rule_digest: str | None = None
     """The digest of that rule alone: equal digests are the same unchanged rule, whatever else changed."""
+    approvers: tuple[str, ...] = ()
+    """Who may decide on the approval that an ``ask`` makes; empty: anybody."""
+    not_caller: bool = False
+    """Whether the run's own user is kept from deciding."""
 
     def to_json(self) -> dict[str, JsonValue]:
         """The verdict by field."""
@@ -188,6 +216,8 @@ class Verdict:
             "error": self.error,
             "expires_in": self.expires_in,
             "rule_digest": self.rule_digest,
+            "approvers": list(self.approvers),
+            "not_caller": self.not_caller,
         }
 
     @classmethod
@@ -208,6 +238,8 @@ class Verdict:
             text.get("error"),
             cast("float | None", data.get("expires_in")),
             text.get("rule_digest"),
+            tuple(cast("list[str]", data.get("approvers") or ())),
+            bool(data.get("not_caller")),
         )
 
 
