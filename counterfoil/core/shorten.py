@@ -83,7 +83,7 @@ def _splits(text: str, place: int) -> bool:
         return False
     before, after = text[place - 1], text[place]
     if after.isascii():
-        return before == "\r" and after == "\n"
+        return False
     if _JOINER in (before, after) or _EXTENDS.match(after) or unicodedata.category(after) in _MARKS:
         return True
     if _is_flag_half(before) and _is_flag_half(after):
