@@ -296,6 +296,7 @@ class Batch(ExecutionHooks):
                 decision=ready.verdict.to_json() if ready.verdict.revision is not None else None,
                 approval_id=ready.approval_id,
                 lock=ready.lock,
+                most=ATTEMPTS + ready.tool.retries,
             )
         )
 

@@ -158,6 +158,7 @@ def _start(f: Fields, c: JsonValue) -> Entry:
         decision=f["decision"],
         approval_id=cast("str | None", f["approvalId"]),
         lock=cast("str | None", f["lock"]),
+        most=cast("int", f["most"]),
     )
 
 

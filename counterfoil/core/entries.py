@@ -13,7 +13,7 @@ from counterfoil.core.approval import Approval, Decision
 from counterfoil.core.call import Caller
 from counterfoil.core.content import Json, block_to_json
 from counterfoil.core.jsontext import JsonValue, dumps
-from counterfoil.core.limits import Limits
+from counterfoil.core.limits import ATTEMPTS, Limits
 from counterfoil.core.outcome import outcome_to_json
 from counterfoil.core.result import ToolResult
 from counterfoil.core.turn import NO_USAGE, AuthorType, Usage
@@ -203,11 +203,14 @@ class StartEntry(CallEntry):
     approval_id: str | None = None
     """The approval that this start consumes."""
     lock: str | None = None
+    most: int = ATTEMPTS
+    """Attempts that the call may have: more than after crashes for a tool with retries of its own."""
 
     def facts(self) -> Fields:
         return {
             **CallEntry.facts(self),
             "attempt": self.attempt,
+            "most": self.most,
             "key": self.key,
             "safe": self.safe,
             "decision": self.decision,

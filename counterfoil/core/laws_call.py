@@ -65,8 +65,8 @@ def _start(run: RunFacts, call: CallFacts, facts: Facts, content: bytes | None) 
             found.append(
                 ("doubled-start", "a call that is not safe to repeat started again, and nobody decided so")
             )
-        elif attempt > ATTEMPTS:
-            found.append(("doubled-start", f"attempt {attempt} started, {ATTEMPTS} are allowed"))
+        elif attempt > max(ATTEMPTS, number(facts, "most")):
+            found.append(("doubled-start", f"attempt {attempt} started, {number(facts, 'most')} are allowed"))
     if not found and call.key not in (None, key):
         found.append(("doubled-start", f"attempt {attempt} has another idempotency key than the one before"))
     digest = None
