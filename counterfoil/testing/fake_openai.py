@@ -5,7 +5,7 @@
 
 It answers requests with the replies of a script, in order. A request that breaks a rule of the wire gets HTTP
 400 and uses up no reply. The rules (`fault_of`): every call is answered once, right after it, by a message of
-the role tool; ids are unique; no content is blank; names are legal; arguments are a JSON object; nothing holds
+the role tool; ids are unique; no content is blank; names are legal; arguments are a JSON object; no text has
 half of a surrogate pair.
 """
 
