@@ -260,15 +260,8 @@ class Store(Protocol):
     async def post(self, tenant: str, run_id: str, entry: Entry) -> RunRow:
         """Append an entry by somebody who does not drive the run (a message, a cancel) and make it runnable.
 
-        A CancelEntry on a run that has ended appends nothing. A ResumedEntry on a limited run opens it again:
-        paused, runnable, the interaction's open run. Any other entry leaves a run that has ended as it is.
-
-        Returns:
-            The row as it was before.
-
-        Raises:
-            NotFound
-            Conflict: a ResumedEntry, where the run ended otherwise or the interaction has another open run.
+        A CancelEntry on a run that has ended appends nothing; any other entry leaves such a run as it is.
+        Returns the row as it was before. Raises NotFound.
         """
 
     async def decide(
@@ -284,10 +277,14 @@ class Store(Protocol):
         """
 
     async def release(self, lease: Lease) -> None:
-        """Give the run back undone, for whoever takes it up next: no owner, runnable. Nothing when it was fenced."""
+        """Give the run back undone, for whoever takes it up next: no owner, runnable. Nothing when fenced."""
 
     async def reopen(self, row: RunRow, owner: Owner) -> Lease | None:
-        """As `claim`, for a run that ended as ``limited``; its interaction must have no other open run (Conflict)."""
+        """As `claim`, for a root run that ended as ``limited``: it is the interaction's open run again.
+
+        Raises:
+            Conflict: its interaction has another open run.
+        """
 
     async def lock(self, tenant: str, name: str, owner: Owner) -> bool:
         """Take a lock for a process, unless a living process has it; True when this one has it now."""

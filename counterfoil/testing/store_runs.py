@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from dataclasses import replace
 
 import pytest
 
 from counterfoil.core.entries import CancelEntry
 from counterfoil.core.errors import Conflict, Fenced, NotFound, UsageError
-from counterfoil.store import Lease, StatusChange, Store
+from counterfoil.store import Lease, Owner, StatusChange, Store
 from counterfoil.testing import records as r
 from counterfoil.testing.store_bench import Bench, claimed, kinds, log, refuses, stored
 
@@ -196,27 +197,71 @@ class RunTests(Bench):
         assert (row.status, row.runnable) == ("completed", False)
 
     @stored
-    async def test_a_limited_run_is_opened_again_by_new_limits(self, store: Store) -> None:
+    async def test_a_limited_run_is_opened_again(self, store: Store) -> None:
         lease = await claimed(store)
         await store.commit(lease, [r.ended(status="limited", ended_by="limit")], change=LIMITED)
-        assert (await store.post("acme", "run-1", r.resumed())).status == "limited"
+        limited = await store.run("acme", "run-1")
+        again = await store.reopen(limited, r.OTHER_WORKER)
+        assert again == Lease("acme", "run-1", "talk-1", 2)
         row = await store.run("acme", "run-1")
-        assert (row.status, row.ended_by, row.runnable, row.owner) == ("paused", None, True, None)
+        assert (row.status, row.ended_by, row.runnable, row.owner) == ("running", None, False, r.OTHER_WORKER)
+        assert await store.reopen(limited, r.WORKER) is None
         await refuses(store, Conflict, store.create(r.new_run("run-2", new_interaction=False)))
-        assert await store.claim(row, r.WORKER) is not None
+        await store.commit(again, [r.resumed(), r.turn()])
+        await store.commit(again, [r.ended()], change=COMPLETED)
+        await claimed(store, "run-2", new_interaction=False)
 
     @stored
     async def test_other_ends_are_for_good(self, store: Store) -> None:
         lease = await claimed(store)
+        assert await store.reopen(await store.run("acme", "run-1"), r.WORKER) is None
         await store.commit(lease, [r.ended()], change=COMPLETED)
-        await refuses(store, Conflict, store.post("acme", "run-1", r.resumed()))
+        assert await store.reopen(await store.run("acme", "run-1"), r.WORKER) is None
 
     @stored
     async def test_a_limited_run_waits_for_the_interactions_open_run(self, store: Store) -> None:
         lease = await claimed(store)
         await store.commit(lease, [r.ended(status="limited", ended_by="limit")], change=LIMITED)
         await claimed(store, "run-2", new_interaction=False)
-        await refuses(store, Conflict, store.post("acme", "run-1", r.resumed()))
+        limited = await store.run("acme", "run-1")
+        await refuses(store, Conflict, store.reopen(limited, r.WORKER))
+
+    @stored
+    async def test_a_run_given_back_is_runnable_and_its_lease_is_over(self, store: Store) -> None:
+        lease = await claimed(store)
+        await store.release(lease)
+        row = await store.run("acme", "run-1")
+        assert (row.status, row.owner, row.runnable, row.epoch) == ("running", None, True, 1)
+        await refuses(store, Fenced, store.commit(lease, [r.turn()]))
+        assert await store.claim(row, r.OTHER_WORKER) is not None
+        before = await store.run("acme", "run-1")
+        await store.release(lease)
+        assert await store.run("acme", "run-1") == before
+
+    @stored
+    async def test_a_lock_has_one_living_holder_in_its_tenant(self, store: Store) -> None:
+        assert await store.lock("acme", "order:7", r.WORKER)
+        assert await store.lock("acme", "order:7", r.WORKER)
+        assert not await store.lock("acme", "order:7", r.OTHER_WORKER)
+        assert await store.lock("other", "order:7", r.OTHER_WORKER)
+        assert await store.lock("acme", "order:8", r.OTHER_WORKER)
+        await store.unlock("acme", "order:7", r.OTHER_WORKER)
+        assert not await store.lock("acme", "order:7", r.OTHER_WORKER)
+        await store.unlock("acme", "order:7", r.WORKER)
+        assert await store.lock("acme", "order:7", r.OTHER_WORKER)
+
+    @stored
+    async def test_a_lock_of_a_dead_process_is_free(self, store: Store) -> None:
+        dead = Owner(socket.gethostname(), 2**30, 1, "gone")
+        assert await store.lock("acme", "order:7", dead)
+        assert await store.lock("acme", "order:7", r.WORKER)
+        assert not await store.lock("acme", "order:7", r.OTHER_WORKER)
+
+    @stored
+    async def test_of_many_that_want_a_lock_one_has_it(self, store: Store) -> None:
+        owners = [Owner("host-1", i, i) for i in range(20)]
+        taken = await asyncio.gather(*(store.lock("acme", "order:7", owner) for owner in owners))
+        assert sum(taken) == 1
 
     @stored
     async def test_a_write_for_an_unknown_run_or_another_tenant_is_not_found(self, store: Store) -> None:

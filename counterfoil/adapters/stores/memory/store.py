@@ -10,9 +10,10 @@ from collections.abc import AsyncIterator, Sequence
 
 from counterfoil.adapters.stores.memory.state import Kept, Log, Run
 from counterfoil.core.approval import Approval, Decision, settle
-from counterfoil.core.entries import CancelEntry, DecidedEntry, Entry, ResumedEntry, WaitingEntry
+from counterfoil.core.entries import CancelEntry, DecidedEntry, Entry, WaitingEntry
 from counterfoil.core.errors import Conflict, DefinitionError, Fenced, NotFound, NotPending
 from counterfoil.core.report import ToolErrorReport, report_from_json
+from counterfoil.owners import alive
 from counterfoil.store import (
     EVERY_REPORT,
     Behind,
@@ -33,11 +34,14 @@ from counterfoil.store import (
 class MemoryStore:
     """A `Store` in this process. What it holds is gone with the process."""
 
+    shared = False
+
     def __init__(self) -> None:
         self._logs: dict[tuple[str, str], Log] = {}
         self._runs: dict[tuple[str, str], Run] = {}
         self._keys: dict[tuple[str, str], Run] = {}
         self._kept: dict[tuple[str, str], Kept] = {}
+        self._locks: dict[tuple[str, str], Owner] = {}
         self._reports: list[ToolErrorReport] = []
         self._version = 0
 
@@ -91,13 +95,49 @@ class MemoryStore:
         run = self._run(row.tenant, row.run_id)
         if run.epoch != row.epoch or run.ended:
             return None
+        return self._take(run, owner)
+
+    def _take(self, run: Run, owner: Owner) -> Lease:
         run.epoch += 1
         run.owner = owner
         run.runnable = False
         run.status = "running"
         run.wake_at = None
         self._version += 1
-        return Lease(row.tenant, row.run_id, run.new.interaction_id, run.epoch)
+        return Lease(run.new.tenant, run.new.run_id, run.new.interaction_id, run.epoch)
+
+    async def release(self, lease: Lease) -> None:
+        """See `Store.release`."""
+        run = self._run(lease.tenant, lease.run_id)
+        if run.epoch == lease.epoch and run.owner is not None:
+            run.owner = None
+            run.runnable = True
+            self._version += 1
+
+    async def reopen(self, row: RunRow, owner: Owner) -> Lease | None:
+        """See `Store.reopen`."""
+        run = self._run(row.tenant, row.run_id)
+        if run.epoch != row.epoch or run.status != "limited":
+            return None
+        if run.new.parent is None:
+            if run.log.open_run is not None:
+                raise Conflict(f"interaction {run.log.id} has another open run; wait for its end")
+            run.log.open_run = run
+        run.ended_by = None
+        return self._take(run, owner)
+
+    async def lock(self, tenant: str, name: str, owner: Owner) -> bool:
+        """See `Store.lock`."""
+        holder = self._locks.get((tenant, name))
+        if holder is not None and holder != owner and alive(holder):
+            return False
+        self._locks[tenant, name] = owner
+        return True
+
+    async def unlock(self, tenant: str, name: str, owner: Owner) -> None:
+        """See `Store.unlock`."""
+        if self._locks.get((tenant, name)) == owner:
+            del self._locks[tenant, name]
 
     async def commit(
         self,
@@ -152,16 +192,6 @@ class MemoryStore:
         if run.ended and isinstance(entry, CancelEntry):
             return before
         run.check((entry,))
-        if run.ended and isinstance(entry, ResumedEntry):
-            if run.status != "limited":
-                raise Conflict(f"run {run_id} is {run.status}; only a limited run can be continued")
-            if run.new.parent is None:
-                if run.log.open_run is not None:
-                    raise Conflict(
-                        f"interaction {run.new.interaction_id} has another open run; wait for its end"
-                    )
-                run.log.open_run = run
-            run.status, run.ended_by = "paused", None
         run.log.append((entry,))
         run.runnable = not run.ended
         run.updated_at = entry.at

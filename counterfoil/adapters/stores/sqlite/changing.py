@@ -9,12 +9,17 @@ from counterfoil.adapters.stores.sqlite.appending import Tip, check, track
 from counterfoil.adapters.stores.sqlite.database import SQL
 from counterfoil.adapters.stores.sqlite.reading import run_row
 from counterfoil.core.approval import Approval, Choice, Decision, approval_from_json, settle
-from counterfoil.core.entries import CancelEntry, DecidedEntry, Entry, Fields, ResumedEntry
+from counterfoil.core.entries import CancelEntry, DecidedEntry, Entry, Fields
 from counterfoil.core.errors import Conflict, NotFound, NotPending
 from counterfoil.core.jsontext import JsonValue, dumps, loads
+from counterfoil.owners import alive
 from counterfoil.store import Lease, NewRun, Owner, RunRow, needs_tenant
 
-_NO_OWNER = (None, None, None)
+_NO_OWNER = (None, None, None, None)
+
+
+def _columns(owner: Owner) -> tuple[str, int, int, str]:
+    return owner.host, owner.pid, owner.started, owner.token
 
 
 def create(db: Connection, new: NewRun) -> tuple[RunRow, bool]:
@@ -46,7 +51,7 @@ def create(db: Connection, new: NewRun) -> tuple[RunRow, bool]:
             SQL["new_run"],
             (
                 tenant, new.run_id, interaction, thread, new.agent, 0 if owner is None else 1,
-                *(_NO_OWNER if owner is None else (owner.host, owner.pid, owner.started)), owner is None,
+                *(_NO_OWNER if owner is None else _columns(owner)), owner is None,
                 new.created_at, new.created_at, new.key, new.key_digest, new.parent, new.pool, new.priority,
                 new.not_before,
             ),
@@ -80,13 +85,49 @@ def _interaction_for(db: Connection, new: NewRun) -> int | None:
 
 def claim(db: Connection, row: RunRow, owner: Owner) -> Lease | None:
     """See `Store.claim`."""
-    claimed = db.execute(
-        SQL["claim"], (owner.host, owner.pid, owner.started, row.tenant, row.run_id, row.epoch)
-    )
+    claimed = db.execute(SQL["claim"], (*_columns(owner), row.tenant, row.run_id, row.epoch))
     if claimed.rowcount:
         return Lease(row.tenant, row.run_id, row.interaction_id, row.epoch + 1)
     run_row(db, row.tenant, row.run_id)
     return None
+
+
+def release(db: Connection, lease: Lease) -> None:
+    """See `Store.release`."""
+    if not db.execute(SQL["release_run"], (lease.tenant, lease.run_id, lease.epoch)).rowcount:
+        run_row(db, lease.tenant, lease.run_id)
+
+
+def reopen(db: Connection, row: RunRow, owner: Owner) -> Lease | None:
+    """See `Store.reopen`."""
+    now = run_row(db, row.tenant, row.run_id)
+    if now.epoch != row.epoch or now.status != "limited":
+        return None
+    run, *_ = db.execute(SQL["run_number"], (row.tenant, row.run_id)).fetchone()
+    number, open_run = db.execute(SQL["interaction"], (row.tenant, now.interaction_id)).fetchone()
+    if now.parent is None:
+        if open_run is not None:
+            raise Conflict(f"interaction {now.interaction_id} has another open run; wait for its end")
+        db.execute(SQL["occupy"], (run, number))
+    db.execute(SQL["reopen"], (*_columns(owner), run))
+    return Lease(row.tenant, row.run_id, now.interaction_id, row.epoch + 1)
+
+
+def lock(db: Connection, tenant: str, name: str, owner: Owner) -> bool:
+    """See `Store.lock`."""
+    found = db.execute(SQL["lock_holder"], (tenant, name)).fetchone()
+    holder = None if found is None else Owner(*found)
+    if holder == owner:
+        return True
+    if holder is not None and alive(holder):
+        return False
+    db.execute(SQL["lock"], (tenant, name, *_columns(owner)))
+    return True
+
+
+def unlock(db: Connection, tenant: str, name: str, owner: Owner) -> None:
+    """See `Store.unlock`."""
+    db.execute(SQL["unlock"], (tenant, name, *_columns(owner)))
 
 
 def post(db: Connection, tenant: str, run_id: str, entry: Entry) -> RunRow:
@@ -99,18 +140,7 @@ def post(db: Connection, tenant: str, run_id: str, entry: Entry) -> RunRow:
         SQL["run_and_tip"], (tenant, run_id)
     ).fetchone()
     check(db, run, run_id, thread, (entry,))
-    reopens = ended and isinstance(entry, ResumedEntry)
-    if reopens:
-        if before.status != "limited":
-            raise Conflict(f"run {run_id} is {before.status}; only a limited run can be continued")
-        _, open_run = db.execute(SQL["interaction"], (tenant, before.interaction_id)).fetchone()
-        if before.parent is None and open_run is not None:
-            raise Conflict(f"interaction {before.interaction_id} has another open run; wait for its end")
     rows = Tip(interaction, (place, digest, following)).rows(run, (entry,))
-    if reopens:
-        db.execute(SQL["reopen"], (run,))
-        if before.parent is None:
-            db.execute(SQL["occupy"], (run, interaction))
     db.execute(SQL["append"], rows[0])
     db.execute(SQL["runnable"], (entry.at, run))
     return before

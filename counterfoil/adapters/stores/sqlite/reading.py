@@ -22,9 +22,8 @@ PAGE_BYTES = 4 * 1024 * 1024
 
 
 def _row(values: Sequence[Any]) -> RunRow:
-    host, pid, started = values[7:10]
-    owner = None if host is None else Owner(host, pid, started)
-    return RunRow(*values[:7], owner, bool(values[10]), *values[11:])  # type: ignore[call-arg]  # in its order
+    owner = None if values[7] is None else Owner(*values[7:11])
+    return RunRow(*values[:7], owner, bool(values[11]), *values[12:])  # type: ignore[call-arg]  # in its order
 
 
 def run_row(db: Connection, tenant: str, run_id: str) -> RunRow:

@@ -43,6 +43,8 @@ class SqliteStore:
         DefinitionError: ``path`` or ``synchronous`` is none of these.
     """
 
+    shared = True
+
     def __init__(self, path: str, *, synchronous: str = "FULL") -> None:
         if not path or path == ":memory:" or "\x00" in path:
             raise DefinitionError(
@@ -100,6 +102,22 @@ class SqliteStore:
     async def claim(self, row: RunRow, owner: Owner) -> Lease | None:
         """See `Store.claim`."""
         return await self._write.submit(changing.claim, row, owner)
+
+    async def release(self, lease: Lease) -> None:
+        """See `Store.release`."""
+        await self._write.submit(changing.release, lease)
+
+    async def reopen(self, row: RunRow, owner: Owner) -> Lease | None:
+        """See `Store.reopen`."""
+        return await self._write.submit(changing.reopen, row, owner)
+
+    async def lock(self, tenant: str, name: str, owner: Owner) -> bool:
+        """See `Store.lock`."""
+        return await self._write.submit(changing.lock, tenant, name, owner)
+
+    async def unlock(self, tenant: str, name: str, owner: Owner) -> None:
+        """See `Store.unlock`."""
+        await self._write.submit(changing.unlock, tenant, name, owner)
 
     async def commit(
         self,

@@ -18,9 +18,10 @@ CREATE TABLE runs (
     status        TEXT NOT NULL,
     ended_by      TEXT,
     epoch         INTEGER NOT NULL,   -- grows with each claim
-    owner_host    TEXT,               -- the owner's three are null together: nobody drives it
+    owner_host    TEXT,               -- the owner's four are null together: nobody drives it
     owner_pid     INTEGER,
     owner_started INTEGER,
+    owner_token   TEXT,
     runnable      INTEGER NOT NULL,
     created_at    INTEGER NOT NULL,
     updated_at    INTEGER NOT NULL,
@@ -90,6 +91,16 @@ CREATE TABLE reports (
 
 CREATE INDEX reports_newest ON reports (tenant);
 CREATE INDEX reports_run ON reports (run);
+
+CREATE TABLE locks (
+    tenant  TEXT NOT NULL,
+    name    TEXT NOT NULL,
+    host    TEXT NOT NULL,               -- the holder
+    pid     INTEGER NOT NULL,
+    started INTEGER NOT NULL,
+    token   TEXT NOT NULL,
+    PRIMARY KEY (tenant, name)
+) WITHOUT ROWID;
 
 CREATE TABLE kept (
     number    INTEGER PRIMARY KEY,

@@ -33,9 +33,9 @@ UPDATE interactions SET open_run = NULL WHERE number = ? AND open_run = ?
 
 -- name: new_run
 INSERT INTO runs (
-    tenant, id, interaction, thread, agent, status, epoch, owner_host, owner_pid, owner_started, runnable,
-    created_at, updated_at, key, key_digest, parent, pool, priority, not_before
-) VALUES (?, ?, ?, ?, ?, 'running', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    tenant, id, interaction, thread, agent, status, epoch, owner_host, owner_pid, owner_started,
+    owner_token, runnable, created_at, updated_at, key, key_digest, parent, pool, priority, not_before
+) VALUES (?, ?, ?, ?, ?, 'running', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: run_by_key
 SELECT id, key_digest FROM runs WHERE tenant = ? AND key = ?
@@ -44,8 +44,8 @@ SELECT id, key_digest FROM runs WHERE tenant = ? AND key = ?
 SELECT number, interaction, status, parent FROM runs WHERE tenant = ? AND id = ?
 
 -- name: claim
-UPDATE runs SET epoch = epoch + 1, owner_host = ?, owner_pid = ?, owner_started = ?, runnable = 0,
-    status = 'running', wake_at = NULL
+UPDATE runs SET epoch = epoch + 1, owner_host = ?, owner_pid = ?, owner_started = ?, owner_token = ?,
+    runnable = 0, status = 'running', wake_at = NULL
 WHERE tenant = ? AND id = ? AND epoch = ? AND status IN ('running', 'paused')
 
 -- name: change_running
@@ -53,19 +53,34 @@ UPDATE runs SET status = ?, ended_by = ?, wake_at = ?, updated_at = ? WHERE numb
 
 -- name: change_paused
 UPDATE runs SET status = ?, ended_by = ?, wake_at = ?, updated_at = ?,
-    owner_host = NULL, owner_pid = NULL, owner_started = NULL
+    owner_host = NULL, owner_pid = NULL, owner_started = NULL, owner_token = NULL
 WHERE number = ?
 
 -- name: change_ended
 UPDATE runs SET status = ?, ended_by = ?, wake_at = ?, updated_at = ?,
-    owner_host = NULL, owner_pid = NULL, owner_started = NULL, runnable = 0
+    owner_host = NULL, owner_pid = NULL, owner_started = NULL, owner_token = NULL, runnable = 0
 WHERE number = ?
 
 -- name: runnable
 UPDATE runs SET runnable = (status IN ('running', 'paused')), updated_at = ? WHERE number = ?
 
+-- name: release_run
+UPDATE runs SET owner_host = NULL, owner_pid = NULL, owner_started = NULL, owner_token = NULL, runnable = 1
+WHERE tenant = ? AND id = ? AND epoch = ? AND owner_host IS NOT NULL
+
 -- name: reopen
-UPDATE runs SET status = 'paused', ended_by = NULL WHERE number = ?
+UPDATE runs SET epoch = epoch + 1, owner_host = ?, owner_pid = ?, owner_started = ?, owner_token = ?,
+    runnable = 0, status = 'running', ended_by = NULL, wake_at = NULL
+WHERE number = ?
+
+-- name: lock_holder
+SELECT host, pid, started, token FROM locks WHERE tenant = ? AND name = ?
+
+-- name: lock
+INSERT OR REPLACE INTO locks (tenant, name, host, pid, started, token) VALUES (?, ?, ?, ?, ?, ?)
+
+-- name: unlock
+DELETE FROM locks WHERE tenant = ? AND name = ? AND host = ? AND pid = ? AND started = ? AND token = ?
 
 -- name: approval_for_start
 SELECT number, step, idx, choice, consumed FROM approvals WHERE run = ? AND id = ?
@@ -122,13 +137,13 @@ DELETE FROM approvals WHERE run = ?
 
 -- name: run
 SELECT r.id, i.id, r.tenant, r.agent, r.status, r.ended_by, r.epoch, r.owner_host, r.owner_pid, r.owner_started,
-    r.runnable, r.created_at, r.updated_at, r.wake_at, r.key, r.parent, r.pool, r.priority, r.not_before
+    r.owner_token, r.runnable, r.created_at, r.updated_at, r.wake_at, r.key, r.parent, r.pool, r.priority, r.not_before
 FROM runs r JOIN interactions i ON i.number = r.interaction
 WHERE r.tenant = ? AND r.id = ?
 
 -- name: runs
 SELECT r.id, i.id, r.tenant, r.agent, r.status, r.ended_by, r.epoch, r.owner_host, r.owner_pid, r.owner_started,
-    r.runnable, r.created_at, r.updated_at, r.wake_at, r.key, r.parent, r.pool, r.priority, r.not_before
+    r.owner_token, r.runnable, r.created_at, r.updated_at, r.wake_at, r.key, r.parent, r.pool, r.priority, r.not_before
 FROM runs r JOIN interactions i ON i.number = r.interaction
 WHERE r.tenant = :tenant
     AND (:before IS NULL OR r.number < :before)
@@ -139,7 +154,7 @@ ORDER BY r.number DESC LIMIT :limit
 
 -- name: open_runs
 SELECT r.id, i.id, r.tenant, r.agent, r.status, r.ended_by, r.epoch, r.owner_host, r.owner_pid, r.owner_started,
-    r.runnable, r.created_at, r.updated_at, r.wake_at, r.key, r.parent, r.pool, r.priority, r.not_before
+    r.owner_token, r.runnable, r.created_at, r.updated_at, r.wake_at, r.key, r.parent, r.pool, r.priority, r.not_before
 FROM runs r JOIN interactions i ON i.number = r.interaction
 WHERE r.agent = ? AND r.status IN ('running', 'paused')
 ORDER BY r.number
