@@ -2,8 +2,8 @@
 
 The rule of the budget (contract 6): old results are elided first, the oldest first, to a pointer that says
 how to read them; then whole old turns are left out with all their results. Messages stay, and the newest turn
-with its results stays whole. What left one request never comes back in a later one, so that a provider's cache
-of the beginning stays good and the work of a request grows with its own items, not with the whole run.
+with its results stays whole. What left one request never comes back in a later one, so that a provider's
+cache of the beginning stays good and the work of a request grows with its own items, not with the whole run.
 """
 
 from __future__ import annotations

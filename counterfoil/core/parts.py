@@ -35,8 +35,8 @@ def items_of(record: Record, run_id: str) -> list[Part]:
     run = record.runs[run_id]
     items: list[Part] = []
     for entry in record.items:
-        if entry.run_id != run_id:
-            continue
+        if entry.run_id != run_id or not entry.sequence:
+            continue  # another run's, or not on record yet
         if isinstance(entry, MessageEntry):
             items.append(message_part(entry, run))
         elif isinstance(entry, TurnEntry):

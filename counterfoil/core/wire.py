@@ -39,15 +39,15 @@ def context_items(
 ) -> list[Fields]:
     """The items of a conversation in reading order, as contract 1.4 has them.
 
-    Three kinds: ``Message``, ``ToolCall`` and, once a call has its result, ``ToolResult``. Every field of a kind
-    is present, and empty ones are None.
+    Three kinds: ``Message``, ``ToolCall`` and, once a call has its result, ``ToolResult``. Every field of a
+    kind is present, and empty ones are None.
 
     Args:
         record: the interaction.
         run_id: a run of it; None: all of them.
         after: a reading number (``sequence``); items with a larger one are given.
-        since: an entry's number (``record.tip`` of an earlier reading); items that arrived later are given, so
-            that one who follows a live run misses no result, whatever number was reserved for it.
+        since: an entry's number (``record.tip`` of an earlier reading); items that arrived later are given,
+            so that one who follows a live run misses no result, whatever number was reserved for it.
         thread: a thread's id, None for the main thread; by default all threads.
         limit: items at most, the first ones in reading order; None: all.
 
@@ -68,8 +68,8 @@ def timeline_items(
 ) -> list[Fields]:
     """The items of a run with everything of contract 1.2: calls with their decisions, results whole.
 
-    Beside the fields of `ToolCallPart.to_json` and `ToolResultPart.to_json`, where an absent flag means false,
-    each has ``sequence``, ``author``, ``date``, ``threadId`` and ``runId``.
+    Beside the fields of `ToolCallPart.to_json` and `ToolResultPart.to_json`, where an absent flag means
+    false, each has ``sequence``, ``author``, ``date``, ``threadId`` and ``runId``.
 
     Args:
         record: the interaction.
@@ -138,6 +138,8 @@ def _parts(
             continue
         if entry.sequence + entry.width <= after + 1 or thread not in (..., entry.thread_id):
             continue
+        if not entry.sequence:
+            continue  # not on record yet
         run = record.runs[entry.run_id]
         parts = [message_part(entry, run)] if isinstance(entry, MessageEntry) else turn_parts(entry, run)
         for part in parts:
