@@ -1,10 +1,27 @@
-"""The SQLite store passes the store suite; what only it does."""
+"""The SQLite store passes the store suite; what only it does: files, processes, crashes, migrations."""
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
-from counterfoil.adapters.stores.sqlite import SqliteStore
+from counterfoil.adapters.stores.sqlite import SqliteStore, open_store
+from counterfoil.adapters.stores.sqlite.database import SQL, migrations
+from counterfoil.core.entries import MemoEntry
+from counterfoil.core.errors import DecisionConflict, DefinitionError, Fenced, StoreError, UsageError
+from counterfoil.store import Behind, StatusChange
+from counterfoil.testing import records as r
+from counterfoil.testing.store_bench import claimed, intact, kinds
 from counterfoil.testing.store_suite import StoreSuite
 from tests.marks import case, law
+
+ROOT = Path(__file__).parent.parent
 
 
 @law("7.5", "7.2", "8.NUL", "11.entries", "11.chain", "11.erased", "1.2.key", "5.one-root-run")
@@ -14,3 +31,407 @@ class TestSqliteStore(StoreSuite):
     @pytest.fixture
     def make_store(self, tmp_path):
         return lambda: SqliteStore(str(tmp_path / "record.db"))
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "record.db")
+
+
+def using(path, body, **settings):
+    """Run `body` with an open store on the file."""
+
+    async def run():
+        store = SqliteStore(path, **settings)
+        await store.open()
+        try:
+            return await body(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
+
+
+def child(path, name, tasks, results):
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.store_child", path, name, str(tasks), str(results)],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------ several processes
+
+
+@case("R188")
+def test_sixteen_processes_open_a_fresh_file_at_once_and_write_a_hundred_results_each(path):
+    children = [child(path, f"p{i}", 1, 100) for i in range(16)]
+    ends = [(c.communicate(), c.returncode) for c in children]
+    assert [error for (_, error), _ in ends] == [""] * 16
+    assert [code for _, code in ends] == [0] * 16
+
+    async def check(store):
+        await intact(store)
+        found = [row async for row in store.rows() if row.kind == "result"]
+        assert len(found) == 1600
+        assert len(await store.heads()) == 16
+
+    using(path, check)
+
+
+@law("2.3")
+@pytest.mark.parametrize("tasks", [1, 20])
+def test_what_was_acknowledged_survives_a_kill(path, tasks):
+    writer = child(path, "p", tasks, 0)
+    lines = [writer.stdout.readline() for _ in range(300)]
+    writer.send_signal(signal.SIGKILL)
+    lines += writer.communicate()[0].splitlines(keepends=True)
+    acknowledged = {tuple(line.split()) for line in lines if line.endswith("\n")}
+    assert len(acknowledged) >= 300
+
+    async def check(store):
+        await intact(store)
+        results = {(row.run_id, str(row.entry)) async for row in store.rows() if row.kind == "result"}
+        assert {(run_id, entry) for run_id, _, entry in acknowledged} <= results
+
+    using(path, check)
+
+
+def test_two_stores_on_a_file_see_each_other(path):
+    async def body(one):
+        two = SqliteStore(path)
+        await two.open()
+        try:
+            seen = await two.version()
+            lease = await claimed(one)
+            assert await two.version() != seen
+            assert await kinds(two) == ["run", "message"]
+            await two.post("acme", "run-1", r.cancel())
+            with pytest.raises(Behind):
+                await one.commit(lease, [r.turn()], expect=2)
+            taken = await two.claim(await two.run("acme", "run-1"), r.OTHER_WORKER)
+            with pytest.raises(Fenced):
+                await one.commit(lease, [r.turn()])
+            await two.commit(taken, [r.turn(), r.start()])
+            with pytest.raises(Fenced):
+                await one.commit(taken, [r.start()])
+            await one.commit(taken, [r.result()])
+            with pytest.raises(Fenced):
+                await two.commit(taken, [r.result()])
+            await intact(one)
+        finally:
+            await two.close()
+
+    using(path, body)
+
+
+@law("7.2")
+def test_of_decisions_by_several_stores_at_once_one_wins(path):
+    async def body(one):
+        stores = [one, SqliteStore(path), SqliteStore(path)]
+        for store in stores[1:]:
+            await store.open()
+        lease = await claimed(one)
+        await one.commit(lease, [r.turn(), r.waiting()])
+        writes = [
+            store.decide("acme", "run-1", "call-0-0", r.decision("approve" if i % 2 else "reject"))
+            for i in range(16)
+            for store in stores
+        ]
+        ends = await asyncio.gather(*writes, return_exceptions=True)
+        for store in stores[1:]:
+            await store.close()
+        assert sum(isinstance(end, tuple) and end[1] for end in ends) == 1
+        assert sum(isinstance(end, DecisionConflict) for end in ends) == 24
+        assert (await kinds(one)).count("decided") == 1
+
+    using(path, body)
+
+
+def test_a_file_that_another_process_locks_blocks_neither_the_loop_nor_readers(path):
+    async def body(store):
+        lease = await claimed(store)
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        write = asyncio.ensure_future(store.commit(lease, [r.turn()]))
+        for _ in range(100):
+            assert await kinds(store) == ["run", "message"]
+        assert not write.done()
+        other.execute("COMMIT")
+        other.close()
+        assert await write == 3
+
+    using(path, body)
+
+
+# ---------------------------------------------------------------------------------------- transactions
+
+
+def test_a_write_that_fails_takes_nobody_of_its_group_with_it(path):
+    async def body(store):
+        good, bad = await claimed(store), await claimed(store, "run-2", "talk-2")
+        cycle = []
+        cycle.append(cycle)
+        memo = MemoEntry(
+            run_id="run-2", at=1, step=0, index=0, call_id="c", tool_name="t", name="m", value=cycle
+        )
+        writes = [store.commit(good, [r.turn(step=i)]) for i in range(5)]
+        writes += [store.commit(bad, [r.turn("run-2"), memo])]
+        writes += [store.commit(good, [r.turn(step=i)]) for i in range(5, 10)]
+        ends = await asyncio.gather(*writes, return_exceptions=True)
+        assert [end for end in ends if isinstance(end, int)] == list(range(3, 13))
+        assert isinstance(ends[5], (ValueError, RecursionError))
+        assert await kinds(store, "talk-2") == ["run", "message"]
+        await intact(store)
+
+    using(path, body)
+
+
+def test_closing_waits_for_what_was_given_to_it(path):
+    async def body(store):
+        lease = await claimed(store)
+        writes = [asyncio.ensure_future(store.commit(lease, [r.turn(step=i)])) for i in range(200)]
+        await asyncio.sleep(0)
+        await store.close()
+        assert await asyncio.gather(*writes) == list(range(3, 203))
+
+    using(path, body)
+
+    async def check(store):
+        assert (await kinds(store)).count("turn") == 200
+
+    using(path, check)
+
+
+def test_a_waiter_that_is_cancelled_disturbs_nobody(path):
+    async def body(store):
+        lease = await claimed(store)
+        writes = [asyncio.ensure_future(store.commit(lease, [r.turn(step=i)])) for i in range(10)]
+        await asyncio.sleep(0)
+        writes[3].cancel()
+        ends = await asyncio.gather(*writes, return_exceptions=True)
+        assert sum(isinstance(end, int) for end in ends) == 9
+        await intact(store)
+
+    using(path, body)
+
+
+def test_a_store_is_used_between_open_and_close(path):
+    async def body():
+        store = SqliteStore(path)
+        with pytest.raises(UsageError, match="open"):
+            await store.run("acme", "run-1")
+        await store.close()
+        await store.open()
+        await store.open()
+        await claimed(store)
+        await store.close()
+        await store.close()
+        with pytest.raises(UsageError, match="open"):
+            await store.create(r.new_run("run-2", "talk-2"))
+        await store.open()
+        assert await kinds(store) == ["run", "message"]
+        await store.close()
+
+    asyncio.run(body())
+
+
+def test_a_store_serves_one_loop_after_another(path):
+    store = SqliteStore(path)
+    asyncio.run(store.open())
+    lease = asyncio.run(claimed(store))
+    assert asyncio.run(store.commit(lease, [r.turn()])) == 3
+    asyncio.run(store.close())
+
+
+# --------------------------------------------------------------------------------------------- the file
+
+
+def test_erased_bytes_are_not_in_the_file(path):
+    async def body(store):
+        lease = await claimed(store, text="the secret message")
+        hidden = "the secret kept apart"
+        await store.commit(
+            lease,
+            [r.turn(text="the secret turn")],
+            kept=[r.kept_text(hidden * 9000)],
+            reports=[r.report(model_text=hidden)],
+        )
+        await store.commit(lease, [r.ended()], change=StatusChange("completed", "answer"))
+        assert on_disk(path, b"the secret")
+        await store.erase("acme", "run-1", r.NOON)
+        assert not on_disk(path, b"the secret")
+
+    using(path, body)
+
+
+def on_disk(path, text):
+    return any(text in file.read_bytes() for file in Path(path).parent.glob(Path(path).name + "*"))
+
+
+@law("6.growth")
+def test_a_range_reads_only_its_pieces(path):
+    async def body(store):
+        lease = await claimed(store)
+        await store.commit(lease, [], kept=[r.kept_text("漢字" * 500_000)])
+
+        def pieces(db):
+            where = {"kept": 1, "first": 700_000, "end": 700_100}
+            return sum(len(piece) for _, piece in db.execute(SQL["pieces"], where))
+
+        assert await store._read.submit(pieces) <= 2 * 64 * 1024
+        assert (await store.kept("acme", "kept-1", 700_000, 4)).text == "漢字漢字"
+
+    using(path, body)
+
+
+def test_migrations_are_numbered_from_one_and_applied_once(path):
+    numbers = [number for number, _ in migrations()]
+    assert numbers == list(range(1, len(numbers) + 1))
+    scripts = files("counterfoil.adapters.stores.sqlite") / "sql"
+    assert sum(script.name[:1].isdigit() for script in scripts.iterdir()) == len(numbers)
+    using(path, claimed)
+    before = schema(path)
+    using(path, intact)
+    assert schema(path) == before
+    assert before[0] == numbers[-1]
+
+
+def schema(path):
+    db = sqlite3.connect(path)
+    found = (
+        db.execute("PRAGMA user_version").fetchone()[0],
+        db.execute("SELECT * FROM sqlite_master").fetchall(),
+    )
+    db.close()
+    return found
+
+
+def test_an_empty_file_becomes_a_record(path):
+    Path(path).touch()
+    using(path, claimed)
+
+
+def test_a_newer_schema_is_refused_and_left_alone(path):
+    using(path, claimed)
+    db = sqlite3.connect(path)
+    db.execute("PRAGMA user_version = 999")
+    db.close()
+    with pytest.raises(StoreError, match=r"999.*newer counterfoil"):
+        using(path, intact)
+    assert schema(path)[0] == 999
+
+
+@pytest.mark.parametrize(
+    "statement", ["CREATE TABLE theirs (x)", "PRAGMA user_version = 1", "PRAGMA application_id = 7"]
+)
+def test_a_database_of_another_program_is_refused_and_left_alone(path, statement):
+    db = sqlite3.connect(path)
+    db.execute(statement)
+    db.close()
+    before = Path(path).read_bytes()
+    with pytest.raises(StoreError, match="another program"):
+        using(path, intact)
+    assert Path(path).read_bytes() == before
+
+
+def test_what_cannot_be_opened_says_what_to_do(tmp_path):
+    with pytest.raises(StoreError, match=r"no folder .*create it"):
+        using(str(tmp_path / "none" / "record.db"), intact)
+    with pytest.raises(StoreError, match="cannot be opened"):
+        using(str(tmp_path), intact)
+    (tmp_path / "text.db").write_text("This is no database. " * 100)
+    with pytest.raises(StoreError, match="no SQLite database; give another path"):
+        using(str(tmp_path / "text.db"), intact)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everything")
+def test_a_read_only_file_says_so(path):
+    using(path, claimed)
+    Path(path).chmod(0o444)
+    with pytest.raises(StoreError, match="read-only"):
+        using(path, intact)
+
+
+FULL_DISK = """
+import asyncio, resource, signal, sys
+from counterfoil.adapters.stores.sqlite import SqliteStore
+from counterfoil.core.errors import StoreError
+from counterfoil.testing import records as r
+from counterfoil.testing.store_bench import claimed, intact
+
+async def main():
+    store = SqliteStore(sys.argv[1])
+    await store.open()
+    lease = await claimed(store)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))
+    writes = [store.commit(lease, [r.turn(step=0)]), store.commit(lease, [], kept=[r.kept_text("x" * 2**22)])]
+    writes.append(store.commit(lease, [r.turn(step=1)]))
+    ends = await asyncio.gather(*writes, return_exceptions=True)
+    print(*(type(e).__name__ for e in ends))
+    await intact(store)
+    await store.close()
+
+asyncio.run(main())
+"""
+
+
+def test_a_full_disk_fails_the_large_write_and_keeps_the_rest(path):
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, path], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout.split(), done.stderr) == (["int", "StoreError", "int"], "")
+
+
+# ---------------------------------------------------------------------------------------------- the url
+
+
+@pytest.mark.parametrize(
+    ("url", "path", "synchronous"),
+    [
+        ("sqlite:///shop.db", "shop.db", "FULL"),
+        ("sqlite:////var/lib/shop.db", "/var/lib/shop.db", "FULL"),
+        ("sqlite:///a/b%3Fc.db?synchronous=NORMAL", "a/b?c.db", "NORMAL"),
+        ("sqlite:///shop.db?synchronous=extra", "shop.db", "EXTRA"),
+    ],
+)
+def test_a_url_names_a_file(url, path, synchronous):
+    store = open_store(url)
+    assert (store.path, store.synchronous) == (path, synchronous)
+
+
+def test_a_setting_may_stand_beside_the_url():
+    assert open_store("sqlite:///shop.db", synchronous="NORMAL").synchronous == "NORMAL"
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["sqlite:shop.db", "sqlite://shop.db", "sqlite:///", "sqlite://", "sqlite:///a.db#x", "file:///shop.db"],
+)
+def test_a_wrong_url_says_the_right_form(url):
+    with pytest.raises(DefinitionError, match=r"sqlite:///relative/path.db or sqlite:////absolute"):
+        open_store(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "settings"),
+    [
+        ("sqlite:///:memory:", {}),
+        ("sqlite:///a.db?synchronous=OFF", {}),
+        ("sqlite:///a.db?cache=9", {}),
+        ("sqlite:///a.db", {"timeout": 3}),
+        ("sqlite:///a%00b.db", {}),
+    ],
+)
+def test_a_wrong_setting_is_refused(url, settings):
+    with pytest.raises(DefinitionError):
+        open_store(url, **settings)
+
+
+@pytest.mark.parametrize(("setting", "value"), [("FULL", 2), ("NORMAL", 1), ("EXTRA", 3)])
+def test_the_disk_is_met_as_the_setting_says(path, setting, value):
+    async def body(store):
+        return await store._write.submit(lambda db: db.execute("PRAGMA synchronous").fetchone()[0])
+
+    assert using(path, body, synchronous=setting) == value
+    assert using(path, body) == 2
