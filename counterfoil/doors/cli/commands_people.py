@@ -1,0 +1,243 @@
+"""Commands of people: what waits, decisions, messages, the end of a run, erasure."""
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+import typer
+
+from counterfoil.agent import Agent
+from counterfoil.core.approval import Approval
+from counterfoil.core.result import ToolResult
+from counterfoil.doors import wiring
+from counterfoil.doors.cli.common import RunArgument, Session, command, find_call, find_run
+from counterfoil.doors.cli.errors import Code, Stop
+from counterfoil.doors.cli.live import drive, json_object, print_end
+from counterfoil.doors.cli.load import load_agent
+from counterfoil.doors.cli.plain import line
+from counterfoil.doors.cli.terminal import Terminal
+from counterfoil.doors.cli.view import approval_lines, of_run
+from counterfoil.run import Run
+
+__all__ = ["app"]
+
+app = typer.Typer()
+
+CANCEL_SECONDS = 10.0
+"""How long `cancel` waits for the end: bodies have five seconds unless set otherwise."""
+
+_CALL = Annotated[
+    str | None,
+    typer.Argument(metavar="[CALL]", help="A call's id or a unique beginning; the only one that waits."),
+]
+_BY = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who decides; you unless given.")]
+_DIGEST = Annotated[
+    str | None,
+    typer.Option("--digest", metavar="HEX", help="Only if the input is still the one with this digest."),
+]
+_WITH = Annotated[
+    str | None,
+    typer.Option("--with", metavar="MODULE:AGENT", help="Go on with the run here, until it ends or pauses."),
+]
+
+Decide = Callable[[Run, str], Awaitable[Approval]]
+
+
+@command(app)
+async def approvals(
+    session: Session,
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="Of this run alone.")] = None,
+) -> int:
+    """What waits for a person, oldest first, each with its exact input."""
+    async with session.reader() as runtime:
+        found = None if run is None else await find_run(session, runtime, run)
+        waiting = await runtime.approvals(found.id if found else None, tenant=session.tenant)
+    if session.json:
+        session.out.data([approval.to_json() for approval in waiting])
+    elif not waiting:
+        session.out.note("nothing waits for a person")
+    else:
+        for number, approval in enumerate(waiting):
+            if number:
+                session.out.console.print()
+            session.out.console.print(approval_lines(approval))
+    return Code.DONE
+
+
+@command(app)
+async def approve(
+    session: Session,
+    run: RunArgument,
+    call: _CALL = None,
+    input: Annotated[  # noqa: A002  # the contract's own word
+        str | None,
+        typer.Option(
+            "--input", metavar="JSON", help="Run with this input instead; needs --with, which checks it."
+        ),
+    ] = None,
+    by: _BY = None,
+    digest: _DIGEST = None,
+    agent: _WITH = None,
+) -> int:
+    """Let a call run, perhaps with an edited input. The first decision on a call counts, for ever."""
+    edited = None
+    if input is not None:
+        try:
+            edited = json_object(input)
+        except ValueError as error:
+            raise Stop(f"--input: {error}") from error
+        if agent is None:
+            raise Stop("--input is checked by the run's agent; name it: --with MODULE:AGENT")
+
+    async def decide(found: Run, call_id: str) -> Approval:
+        return await found.approve(call_id, by=by or wiring.login(), input=edited, digest=digest)
+
+    return await _decided(
+        session, run, call, agent, decide, "approved" if edited is None else "approved, edited"
+    )
+
+
+@command(app)
+async def reject(
+    session: Session,
+    run: RunArgument,
+    call: _CALL = None,
+    reason: Annotated[
+        str | None, typer.Option("--reason", metavar="TEXT", help="Why; the model reads it.")
+    ] = None,
+    by: _BY = None,
+    digest: _DIGEST = None,
+    agent: _WITH = None,
+) -> int:
+    """Refuse a call; the model reads that a person refused, and why."""
+
+    async def decide(found: Run, call_id: str) -> Approval:
+        return await found.reject(call_id, by=by or wiring.login(), reason=reason, digest=digest)
+
+    return await _decided(session, run, call, agent, decide, "rejected")
+
+
+@command(app)
+async def settle(
+    session: Session,
+    run: RunArgument,
+    call: _CALL = None,
+    rerun: Annotated[bool, typer.Option("--rerun", help="Run it again.")] = False,
+    result: Annotated[
+        str | None, typer.Option("--result", metavar="TEXT", help="It did its work: this came out.")
+    ] = None,
+    failed: Annotated[
+        str | None, typer.Option("--failed", metavar="TEXT", help="It failed: the model reads this.")
+    ] = None,
+    by: _BY = None,
+    agent: _WITH = None,
+) -> int:
+    """Settle an interrupted call: run it again, or record what happened."""
+    if rerun + (result is not None) + (failed is not None) != 1:
+        raise Stop("expected one of --rerun, --result TEXT and --failed TEXT")
+    known = None
+    if not rerun:
+        known = ToolResult.text(result) if result is not None else ToolResult.error(failed or "")
+
+    async def decide(found: Run, call_id: str) -> Approval:
+        return await found.settle(call_id, by=by or wiring.login(), rerun=rerun, result=known)
+
+    return await _decided(session, run, call, agent, decide, "to run again" if rerun else "recorded")
+
+
+async def _decided(
+    session: Session, run: str, call: str | None, spec: str | None, decide: Decide, word: str
+) -> int:
+    agents: list[Agent] = [] if spec is None else [load_agent(spec)]
+    async with session.reader(agents) as runtime:
+        found = await find_run(session, runtime, run)
+        if agents and found.agent != agents[0].name:
+            raise Stop(f"run {found.id} is of agent {found.agent!r}, and --with names {agents[0].name!r}")
+        call_id = await find_call(found, call)
+        approval = await decide(found, call_id)
+        if not session.json:
+            session.out.say(f"{word}: {line(approval.tool_name, 100)} (call {call_id} of run {found.id})")
+        if spec is None:
+            await found.refresh()
+            if session.json:
+                session.out.data({"decision": word, "approval": approval.to_json()})
+            else:
+                session.out.note("a worker with its agent goes on: counterfoil work MODULE", style="dim")
+            return Code.DONE
+        code = await drive(session, runtime, found, yes=False, terminal=Terminal(session.out))
+        await print_end(session, found, spec)
+        if session.json:
+            session.out.data({"decision": word, "approval": approval.to_json(), "run": of_run(found)})
+        return code
+
+
+@command(app)
+async def cancel(
+    session: Session,
+    run: RunArgument,
+    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why.")] = None,
+    by: _BY = None,
+) -> int:
+    """End a run: nothing new starts, bodies are told and waited for, every call gets its result."""
+    async with session.reader() as runtime:
+        found = await find_run(session, runtime, run)
+        if found.status not in ("running", "paused"):
+            raise Stop(f"run {found.id} is {found.status} already; there is nothing to cancel", Code.CONFLICT)
+        await found.cancel(reason, by=by or wiring.login())
+        try:
+            await found.wait(CANCEL_SECONDS)
+        except TimeoutError:
+            session.out.note("asked for; the worker that drives the run has not ended it yet")
+        await found.refresh()
+        if session.json:
+            session.out.data(of_run(found))
+        else:
+            session.out.say(f"run {found.id} is {found.status}")
+    return Code.DONE
+
+
+@command(app)
+async def send(
+    session: Session,
+    run: RunArgument,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What the model reads next.")],
+    by: _BY = None,
+) -> int:
+    """Send a message into a run; it is read when the batch that is under way is complete."""
+    async with session.reader() as runtime:
+        found = await find_run(session, runtime, run)
+        open_ = await found.send(text, by=by or wiring.login())
+    if session.json:
+        session.out.data(
+            {
+                "runId": found.id,
+                "interactionId": found.interaction_id,
+                "delivered": "queued" if open_ else "next run",
+            }
+        )
+    elif open_:
+        session.out.say(f"queued for run {found.id}")
+    else:
+        session.out.say(f"run {found.id} has ended; the message waits for the next run of its conversation")
+    return Code.DONE
+
+
+@command(app)
+async def erase(
+    session: Session,
+    run: RunArgument,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask on the terminal.")] = False,
+) -> int:
+    """Erase what people, models and tools wrote in an ended run. Digests and sizes stay; it cannot be undone."""
+    async with session.reader() as runtime:
+        found = await find_run(session, runtime, run)
+        terminal = Terminal(session.out)
+        if terminal.attended and not yes:
+            answer = await terminal.line(f"erase the contents of run {found.id} for ever [y/N]? ")
+            if (answer or "").strip().lower() not in ("y", "yes"):
+                raise Stop("nothing was erased", Code.FAILED)
+        count = await runtime.erase(found.id, tenant=session.tenant)
+    if session.json:
+        session.out.data({"runId": found.id, "erased": count})
+    else:
+        session.out.say(f"erased {count} contents of run {found.id}; their digests stay")
+    return Code.DONE

@@ -1,0 +1,223 @@
+"""Commands that read the record: show, runs, errors, result."""
+
+from typing import Annotated
+
+import typer
+
+from counterfoil.core.jsontext import JsonValue
+from counterfoil.core.report import ToolErrorReport, store_error
+from counterfoil.core.turn import moment
+from counterfoil.core.wire import date_json
+from counterfoil.doors.cli.common import RunArgument, Session, command, find_run
+from counterfoil.doors.cli.errors import Code
+from counterfoil.doors.cli.plain import block, line
+from counterfoil.doors.cli.view import (
+    error_lines,
+    moment_text,
+    of_run,
+    print_run,
+    print_table,
+    row_lines,
+    short_ids,
+    status_text,
+    when,
+)
+from counterfoil.runtime import Runtime
+
+__all__ = ["app"]
+
+app = typer.Typer()
+
+CHUNK = 64 * 1024
+"""Characters of a result that are read and printed at once: a result of any size takes this much memory."""
+
+_LIMIT = Annotated[int, typer.Option("--limit", min=1, metavar="N", help="How many at most.")]
+
+
+@command(app)
+async def show(
+    session: Session,
+    run: RunArgument,
+    full: Annotated[bool, typer.Option("--full", help="With each call's input and details.")] = False,
+) -> int:
+    """The timeline of a run: a row each for messages, calls, decisions, pauses and the end."""
+    async with session.reader() as runtime:
+        found = await find_run(session, runtime, run)
+        rows = await runtime.timeline(found.id, tenant=session.tenant)
+        if session.json:
+            session.out.data({**of_run(found), "timeline": [row.to_json() for row in rows]})
+            return Code.DONE
+        print_run(session.out, found)
+        session.out.console.print()
+        for row in rows:
+            session.out.console.print(row_lines(row, full=full))
+        if found.answer is not None:
+            session.out.console.print()
+            session.out.say(found.answer)
+    return Code.DONE
+
+
+@command(app)
+async def runs(
+    session: Session,
+    status: Annotated[
+        str | None,
+        typer.Option(
+            "--status", metavar="S", help="running, paused, completed, limited, cancelled or failed."
+        ),
+    ] = None,
+    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Of this agent.")] = None,
+    limit: _LIMIT = 50,
+    before: Annotated[
+        str | None, typer.Option("--before", metavar="RUN", help="Older than this run.")
+    ] = None,
+) -> int:
+    """Runs, newest first."""
+    async with session.reader() as runtime:
+        older = None if before is None else (await find_run(session, runtime, before)).id
+        rows = await runtime.runs(
+            tenant=session.tenant, status=status, agent=agent, limit=limit, before=older
+        )
+    if session.json:
+        session.out.data(
+            [
+                {
+                    "runId": row.run_id,
+                    "interactionId": row.interaction_id,
+                    "parentRunId": row.parent,
+                    "tenant": row.tenant,
+                    "agent": row.agent,
+                    "status": row.status,
+                    "endedBy": row.ended_by,
+                    "key": row.key,
+                    "createdAt": date_json(moment(row.created_at)),
+                    "updatedAt": date_json(moment(row.updated_at)),
+                }
+                for row in rows
+            ]
+        )
+        return Code.DONE
+    if not rows:
+        session.out.note("no runs")
+        return Code.DONE
+    ids = short_ids([row.run_id for row in rows])
+    print_table(
+        session.out.console,
+        ("run", "began (UTC)", "status", "agent"),
+        [
+            (ids[row.run_id], moment_text(row.created_at), status_text(row.status, row.ended_by), row.agent)
+            for row in rows
+        ],
+    )
+    return Code.DONE
+
+
+@command(app)
+async def errors(
+    session: Session,
+    run: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="Of this run, each report whole.")
+    ] = None,
+    tool: Annotated[str | None, typer.Option("--tool", metavar="NAME", help="Of this tool.")] = None,
+    code: Annotated[int | None, typer.Option("--code", metavar="N", help="With this code.")] = None,
+    limit: _LIMIT = 50,
+) -> int:
+    """Reports of failed calls, newest first; of one run with everything that is known."""
+    async with session.reader() as runtime:
+        found = None if run is None else await find_run(session, runtime, run)
+        reports = await runtime.errors(
+            found.id if found else None, tool=tool, code=code, limit=limit, tenant=session.tenant
+        )
+    if session.json:
+        session.out.data([{**report.to_json(), "at": date_json(report.at)} for report in reports])
+    elif not reports:
+        session.out.note("no reports")
+    elif found is not None:
+        for number, report in enumerate(reports):
+            if number:
+                session.out.console.rule(style="dim", characters="-")
+            error_lines(session.out.console, report)
+    else:
+        ids = short_ids([report.run_id for report in reports])
+        print_table(
+            session.out.console,
+            ("when (UTC)", "run", "tool", "code", "error"),
+            [
+                (
+                    when(r.at, day=True),
+                    ids[r.run_id],
+                    line(r.tool_name, 20),
+                    "" if r.code is None else str(r.code),
+                    _error_line(r),
+                )
+                for r in reports
+            ],
+        )
+    return Code.DONE
+
+
+def _error_line(report: ToolErrorReport) -> str:
+    error = store_error(report.error)
+    stored: dict[str, JsonValue] = error if isinstance(error, dict) else {}
+    return line(f"{stored.get('type')}: {stored.get('message')}", 200)
+
+
+@command(app)
+async def result(
+    session: Session,
+    run: RunArgument,
+    sequence: Annotated[
+        int, typer.Argument(metavar="SEQUENCE", min=1, help="The result's number in show --json.")
+    ],
+    offset: Annotated[int, typer.Option("--offset", min=0, metavar="N", help="Characters to leave out.")] = 0,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=0, metavar="N", help="Characters at most.")
+    ] = None,
+) -> int:
+    """A whole result, or a range of its characters.
+
+    To a file or a pipe it is written as it is; to a terminal without what could steer it.
+    """
+    async with session.reader() as runtime:
+        found = await find_run(session, runtime, run)
+        if session.json:
+            piece = await runtime.tool_result(
+                found.id, sequence, offset=offset, limit=limit, tenant=session.tenant
+            )
+            session.out.data(
+                {
+                    "runId": found.id,
+                    "sequence": sequence,
+                    "text": piece.text,
+                    "offset": piece.offset,
+                    "total": piece.total,
+                    "size": piece.size,
+                    "erasedAt": None if piece.erased_at is None else date_json(moment(piece.erased_at)),
+                }
+            )
+            return Code.DONE
+        return await _stream(session, runtime, found.id, sequence, offset, limit)
+
+
+async def _stream(
+    session: Session, runtime: Runtime, run_id: str, sequence: int, offset: int, limit: int | None
+) -> int:
+    out = session.out
+    last = ""
+    while True:
+        size = CHUNK if limit is None else min(limit, CHUNK)
+        piece = await runtime.tool_result(run_id, sequence, offset=offset, limit=size, tenant=session.tenant)
+        if piece.erased_at is not None:
+            out.note(
+                f"the result was erased at {moment_text(piece.erased_at)} UTC; it had {piece.size} bytes"
+            )
+            return Code.NOT_FOUND
+        out.raw(block(piece.text) if out.terminal else piece.text)
+        last = piece.text[-1:] or last
+        offset += len(piece.text)
+        limit = None if limit is None else limit - len(piece.text)
+        if not piece.text or offset >= piece.total or limit == 0 or out.broken:
+            break
+    if out.terminal and last != "\n":
+        out.raw("\n")
+    return Code.DONE

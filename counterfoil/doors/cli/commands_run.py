@@ -1,0 +1,238 @@
+"""Commands that drive or follow runs: run, chat, work, watch."""
+
+import asyncio
+import signal
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from counterfoil.agent import Agent
+from counterfoil.core.approval import Approval
+from counterfoil.core.call import Caller
+from counterfoil.core.events import Event
+from counterfoil.core.jsontext import JsonValue, normal
+from counterfoil.core.turn import ToolResultPart
+from counterfoil.core.wire import date_json
+from counterfoil.doors import wiring
+from counterfoil.doors.cli.common import RunArgument, Session, command, find_run
+from counterfoil.doors.cli.errors import Code, Stop, code_of_status
+from counterfoil.doors.cli.live import Follower, drive, print_end
+from counterfoil.doors.cli.load import load_agent, load_agents
+from counterfoil.doors.cli.terminal import Terminal
+from counterfoil.doors.cli.view import of_run
+from counterfoil.runtime import Runtime
+
+__all__ = ["app"]
+
+app = typer.Typer()
+
+IDLE_SECONDS = 0.1
+"""How often `work --once` looks whether anything is left to do."""
+
+_AGENT = Annotated[
+    str, typer.Argument(metavar="MODULE:AGENT", help="A variable of a module that is found from this folder.")
+]
+_USER = Annotated[
+    str | None, typer.Option("--user", metavar="NAME", help="On whose behalf; you unless given.")
+]
+_ROLE = Annotated[
+    list[str] | None, typer.Option("--role", metavar="NAME", help="A role of the user; repeatable.")
+]
+_YES = Annotated[bool, typer.Option("--yes", help="Approve every call that waits for approval, and say so.")]
+_INTERACTION = Annotated[
+    str | None, typer.Option("--interaction", metavar="ID", help="Go on with an earlier conversation.")
+]
+
+
+@command(app, "run")
+async def run_(
+    session: Session,
+    agent: _AGENT,
+    prompt: Annotated[
+        str, typer.Argument(metavar="PROMPT", help="The first message; - reads standard input.")
+    ],
+    user: _USER = None,
+    role: _ROLE = None,
+    interaction: _INTERACTION = None,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="TEXT", help="A repeat with this key gives the first run.")
+    ] = None,
+    yes: _YES = False,
+) -> int:
+    """Run an agent and show its timeline as it happens.
+
+    Asks on the terminal for approvals. Without a terminal the run pauses (exit code 3), and what to type next is said.
+    """
+    terminal = Terminal(session.out)
+    loaded = load_agent(agent)
+    text = await _everything(terminal) if prompt == "-" else prompt
+    async with session.writer([loaded]) as runtime:
+        run = await runtime.start(
+            loaded, text, caller=_caller(session, user, role), interaction=interaction, key=key
+        )
+        if not session.json:
+            session.out.note(f"run {run.id}", style="dim")
+        with _told_on_interrupt(session, run.id, agent):
+            code = await drive(session, runtime, run, yes=yes, terminal=terminal)
+        await print_end(session, run, agent)
+        if session.json:
+            session.out.data(of_run(run))
+    return code
+
+
+@command(app)
+async def chat(
+    session: Session,
+    agent: _AGENT,
+    user: _USER = None,
+    role: _ROLE = None,
+    interaction: _INTERACTION = None,
+    yes: _YES = False,
+) -> int:
+    """Talk with an agent: each line is a turn of one conversation, until Ctrl-D or /exit."""
+    terminal = Terminal(session.out)
+    loaded = load_agent(agent)
+    caller = _caller(session, user, role)
+    code = Code.DONE
+    question = "> " if terminal.attended else ""
+    async with session.writer([loaded]) as runtime:
+        with session.out.array() if session.json else suppress() as add:
+            while (text := await terminal.line(question)) is not None and text.strip() != "/exit":
+                if not text.strip():
+                    continue
+                run = await runtime.start(loaded, text, caller=caller, interaction=interaction)
+                interaction = run.interaction_id
+                with _told_on_interrupt(session, run.id, agent):
+                    code = await drive(session, runtime, run, yes=yes, terminal=terminal)
+                await print_end(session, run, agent)
+                if add is not None:
+                    add(of_run(run))
+                if code is Code.PAUSED:
+                    break  # the conversation has an open run: its calls are decided first
+    if interaction is not None:
+        session.out.note(f"conversation {interaction}", style="dim")
+    return code
+
+
+@command(app, data=False)
+async def work(
+    session: Session,
+    modules: Annotated[
+        list[str] | None, typer.Argument(metavar="[MODULE …]", help="Modules with agents, or MODULE:AGENT.")
+    ] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="End when nothing is left to do but for people.")
+    ] = False,
+) -> int:
+    """Take up unfinished runs of the modules' agents, of all tenants, until Ctrl-C or SIGTERM.
+
+    A run that is stopped by the end of the worker goes on in the next one.
+    """
+    if not modules:
+        raise Stop("expected at least one module with agents; type counterfoil work MODULE")
+    agents = list(dict.fromkeys(agent for spec in modules for agent in load_agents(spec)))
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with suppress(NotImplementedError):  # where a loop knows no signals, Ctrl-C still raises
+            loop.add_signal_handler(number, stop.set)
+    runtime = wiring.open_runtime(session.store, agents)
+    async with runtime:
+        names = ", ".join(agent.name for agent in agents)
+        session.out.note(f"working for {names} on {session.store.value}")
+        stopped = asyncio.create_task(stop.wait())
+        idle = asyncio.create_task(_idle(runtime, agents)) if once else None
+        await asyncio.wait([stopped, *([idle] if idle else [])], return_when=asyncio.FIRST_COMPLETED)
+        for task in (stopped, idle):
+            if task is not None:
+                task.cancel()
+        session.out.note("nothing is left to do" if idle and not stop.is_set() else "stopping")
+    return Code.DONE
+
+
+async def _idle(runtime: Runtime, agents: list[Agent]) -> None:
+    """Wait until every unfinished run of the agents waits for people alone."""
+    names = [agent.name for agent in agents]
+    while True:
+        rows = await runtime.store.open_runs(names, runtime.pool)
+        if not any(row.status == "running" or row.runnable or runtime.driving(row.run_id) for row in rows):
+            return
+        await asyncio.sleep(IDLE_SECONDS)
+
+
+@command(app)
+async def watch(session: Session, run: RunArgument) -> int:
+    """Show a run's timeline from its start and as it goes on, through pauses, until it ends.
+
+    With --json, the events as one array, written as they come.
+    """
+    async with session.reader() as runtime:
+        found = await find_run(session, runtime, run)
+        follower = Follower(session, runtime, found)
+        with session.out.array() if session.json else suppress() as add:
+            while True:
+                if add is None:
+                    await follower.rows()
+                else:
+                    async for event in follower.events():
+                        add(event_json(event))
+                await found.refresh()
+                if found.status not in ("running", "paused") or session.out.broken:
+                    break
+                await asyncio.sleep(IDLE_SECONDS)
+        await print_end(session, found, "MODULE:AGENT")
+        return code_of_status(found.status)
+
+
+def event_json(event: Event) -> dict[str, JsonValue]:
+    """An event by field, in camelCase, its kind under ``event``."""
+    out: dict[str, JsonValue] = {"event": type(event).__name__}
+    for item in fields(event):
+        first, *rest = item.name.split("_")
+        out[first + "".join(word.title() for word in rest)] = _value(getattr(event, item.name))
+    return out
+
+
+def _value(value: object) -> JsonValue:
+    if isinstance(value, datetime):
+        return date_json(value)
+    if isinstance(value, (Approval, ToolResultPart)):
+        return value.to_json()
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if is_dataclass(value) and not isinstance(value, type):
+        return {item.name: _value(getattr(value, item.name)) for item in fields(value)}
+    return normal(value)
+
+
+def _caller(session: Session, user: str | None, roles: list[str] | None) -> Caller:
+    return Caller(tenant=session.tenant, user=user or wiring.login(), roles=tuple(roles or ()))
+
+
+async def _everything(terminal: Terminal) -> str:
+    lines = []
+    while (line := await terminal.line()) is not None:
+        lines.append(line)
+    return "\n".join(lines)
+
+
+class _told_on_interrupt:  # noqa: N801  # a context manager is used like a function
+    """After Ctrl-C, says that the run is on record and what to type."""
+
+    def __init__(self, session: Session, run_id: str, spec: str) -> None:
+        self.session, self.run_id, self.spec = session, run_id, spec
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt)):
+            flags = self.session.store_flags()
+            module = self.spec.partition(":")[0]
+            self.session.out.note(
+                f"run {self.run_id} is on record and unfinished: counterfoil work {module} --once{flags} goes on "
+                f"with it, counterfoil cancel {self.run_id}{flags} ends it"
+            )

@@ -1,0 +1,238 @@
+"""What all commands share: options, the store, how RUN and CALL are found, and how a command ends."""
+
+import asyncio
+import contextlib
+import inspect
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from counterfoil.agent import Agent
+from counterfoil.core.approval import Approval
+from counterfoil.doors import wiring
+from counterfoil.doors.cli.errors import Code, Stop, guarded
+from counterfoil.doors.cli.output import Out
+from counterfoil.run import Run
+from counterfoil.runtime import Runtime
+
+__all__ = ["Given", "RunArgument", "Session", "command", "find_call", "find_run", "root_options"]
+
+_STORE = Annotated[
+    str | None,
+    typer.Option("--store", metavar="URL", help="The store, such as sqlite:///shop.db.", show_default=False),
+]
+_TENANT = Annotated[
+    str | None, typer.Option("--tenant", metavar="NAME", help="Whose records.", show_default="default")
+]
+_JSON = Annotated[bool, typer.Option("--json", help="Print JSON alone on standard output.")]
+_DEBUG = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+RunArgument = Annotated[
+    str, typer.Argument(metavar="RUN", help="A run's id, a unique beginning of it, or last.")
+]
+
+PAGE = 200
+"""Runs that are read at once in search of a beginning of an id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Options that stand before the command's name; those behind it win."""
+
+    store: str | None = None
+    tenant: str | None = None
+    debug: bool = False
+
+
+def root_options(
+    ctx: typer.Context, store: _STORE = None, tenant: _TENANT = None, debug: _DEBUG = False
+) -> None:
+    """Accountable tool calls for AI agents: every call a model makes gets exactly one result, on record.
+
+    RUN is a run's id, a unique beginning of it, or the word last. CALL is a call's id or a unique beginning; it may be
+    left out where only one call waits. The store is --store URL, else COUNTERFOIL_STORE, else
+    .counterfoil/counterfoil.db in this folder.
+    """
+    ctx.obj = Given(store, tenant, debug)
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One invocation of a command."""
+
+    out: Out
+    store: wiring.Setting
+    whose: wiring.Setting
+    debug: bool = False
+
+    @property
+    def json(self) -> bool:
+        """Standard output takes JSON alone."""
+        return self.out.json
+
+    @property
+    def tenant(self) -> str:
+        """Whose records."""
+        return self.whose.value
+
+    @asynccontextmanager
+    async def reader(self, agents: Sequence[Agent] = ()) -> AsyncIterator[Runtime]:
+        """A Runtime on a store that must be there. Its agents can drive a run, but take up none by themselves.
+
+        Raises:
+            NotFound: there is no such store.
+        """
+        wiring.needs_store(self.store)
+        async with self.writer(agents) as runtime:
+            yield runtime
+
+    @asynccontextmanager
+    async def writer(self, agents: Sequence[Agent] = ()) -> AsyncIterator[Runtime]:
+        """As `reader`, but a store that is not there is made."""
+        async with wiring.open_runtime(self.store) as runtime:
+            # Registered after the opening: a command for one run must not take up others and drop them at its end.
+            for agent in agents:
+                runtime.register(agent)
+            yield runtime
+
+    def store_flags(self) -> str:
+        """What a command that is typed next must repeat to mean the same store and tenant."""
+        given = []
+        if self.store.source == "--store":
+            given.append(f" --store {self.store.value}")
+        if self.whose.source != "default":
+            given.append(f" --tenant {self.tenant}")
+        return "".join(given)
+
+
+Body = Callable[..., "int | None | Awaitable[int | None]"]
+
+
+def command(
+    app: typer.Typer, name: str | None = None, *, data: bool = True, cls: type[TyperCommand] | None = None
+) -> Callable[[Body], Body]:
+    """Make a command of a function whose first parameter is the Session; it may be async, and returns an exit code.
+
+    Args:
+        app: where the command belongs.
+        name: the command's name; that of the function unless given.
+        data: it prints data, so it takes ``--json``.
+        cls: a class of its own for how arguments are read.
+    """
+
+    def register(body: Body) -> Body:
+        def run(ctx: typer.Context, **options: Any) -> None:
+            given = ctx.find_root().obj or Given()
+            debug = options.pop("debug") or given.debug
+            store, tenant = options.pop("store") or given.store, options.pop("tenant") or given.tenant
+            as_json = bool(options.pop("as_json", False))
+            out = Out(as_json=as_json)
+
+            def work() -> int | None:
+                session = Session(out, wiring.store_setting(store), _tenant(tenant), debug)
+                # What agents and tools print must not mix with the data.
+                with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+                    answer = body(session, **options)
+                    return asyncio.run(_awaited(answer)) if inspect.isawaitable(answer) else answer
+
+            raise typer.Exit(guarded(work, debug=debug))
+
+        run.__name__, run.__doc__ = body.__name__, body.__doc__
+        run.__signature__ = _signature(body, data=data)  # type: ignore[attr-defined]  # Typer reads it
+        run.__annotations__ = {}
+        app.command(name, cls=cls)(run)
+        return body
+
+    return register
+
+
+async def _awaited(answer: Awaitable[int | None]) -> int | None:
+    return await answer
+
+
+def _tenant(given: str | None) -> wiring.Setting:
+    return wiring.Setting("tenant", given or "default", "--tenant" if given else "default")
+
+
+def _signature(body: Body, *, data: bool) -> inspect.Signature:
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    own = list(inspect.signature(body).parameters.values())[1:]
+    shared: list[tuple[str, Any, Any]] = [("store", _STORE, None), ("tenant", _TENANT, None)]
+    shared += [("as_json", _JSON, False)] if data else []
+    shared += [("debug", _DEBUG, False)]
+    return inspect.Signature(
+        [
+            inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context),
+            *(parameter.replace(kind=keyword) for parameter in own),
+            *(inspect.Parameter(n, keyword, default=value, annotation=kind) for n, kind, value in shared),
+        ]
+    )
+
+
+# --------------------------------------------------------------------------------------- RUN and CALL
+
+
+async def find_run(session: Session, runtime: Runtime, text: str) -> Run:
+    """The run that a person means.
+
+    Raises:
+        Stop: there is none, or several begin so.
+    """
+    if text == "last":
+        newest = await runtime.runs(limit=1, tenant=session.tenant)
+        if not newest:
+            raise Stop(
+                "there is no run yet; `counterfoil run MODULE:AGENT PROMPT` starts one", Code.NOT_FOUND
+            )
+        return await runtime.get(newest[0].run_id, tenant=session.tenant)
+    found: list[str] = []
+    before: str | None = None
+    while text:
+        page = await runtime.runs(limit=PAGE, before=before, tenant=session.tenant)
+        found += [row.run_id for row in page if row.run_id.startswith(text.lower())]
+        if len(page) < PAGE:
+            break
+        before = page[-1].run_id
+    if text.lower() in found or len(found) == 1:
+        return await runtime.get(text.lower() if text.lower() in found else found[0], tenant=session.tenant)
+    if not found:
+        whose = "" if session.whose.source == "default" else f" of tenant {session.tenant}"
+        raise Stop(f"there is no run {text!r:.80}{whose}; `counterfoil runs` lists them", Code.NOT_FOUND)
+    shown = ", ".join(found[:4])
+    raise Stop(f"{len(found)} runs begin with {text!r:.80}, such as {shown}; type more of the id")
+
+
+async def find_call(run: Run, text: str | None) -> str:
+    """The call that a person means: an id, a unique beginning, or nothing where only one call waits.
+
+    Raises:
+        Stop: there is none, or several.
+    """
+    waiting = await run.approvals()
+    if text is None:
+        if len(waiting) == 1:
+            return waiting[0].call_id
+        if not waiting:
+            raise Stop(f"no call of run {run.id} waits for a person; it is {run.status}", Code.CONFLICT)
+        raise Stop(f"{len(waiting)} calls of run {run.id} wait; name one of them: {_named(waiting)}")
+    calls = [call.call_id for call in run.calls]
+    if text in calls:
+        return text
+    found = [call for call in calls if call.startswith(text)]
+    found = found if len(found) == 1 else [a.call_id for a in waiting if a.call_id in found] or found
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        hint = (
+            f"; waiting: {_named(waiting)}" if waiting else f"; `counterfoil show {run.id}` lists its calls"
+        )
+        raise Stop(f"run {run.id} has no call {text!r:.80}{hint}", Code.NOT_FOUND)
+    raise Stop(f"{len(found)} calls of run {run.id} begin with {text!r:.80}; type more of the id")
+
+
+def _named(waiting: Sequence[Approval]) -> str:
+    return ", ".join(f"{a.call_id} ({a.tool_name})" for a in waiting[:10])

@@ -1,0 +1,251 @@
+"""A run on the terminal while it goes on: its rows as they come, and a person's decisions."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+from rich.text import Text
+
+from counterfoil.core.approval import Approval
+from counterfoil.core.errors import InvalidInput, RecordError
+from counterfoil.core.events import CallProgress, Event, TurnDelta
+from counterfoil.core.jsontext import JsonValue
+from counterfoil.core.timeline import Row
+from counterfoil.doors import wiring
+from counterfoil.doors.cli.common import Session
+from counterfoil.doors.cli.errors import Code, code_of_status
+from counterfoil.doors.cli.plain import block, line
+from counterfoil.doors.cli.terminal import Terminal
+from counterfoil.doors.cli.view import approval_lines, row_lines
+from counterfoil.run import Run
+from counterfoil.runtime import Runtime
+
+__all__ = ["Follower", "attended", "drive", "print_end"]
+
+LOOK_SECONDS = 0.1
+"""How often a run that is driven here looks for what other processes put on record: a decision, a cancel."""
+
+_OPEN_STATES = ("judged", "started")
+"""A call in one of these has no row yet: it would be out of date when it is read."""
+
+
+@asynccontextmanager
+async def attended(runtime: Runtime, run: Run) -> AsyncIterator[None]:
+    """While inside, decisions and cancels of other processes reach the run that is driven here."""
+
+    async def look() -> None:
+        seen: object = None
+        while True:
+            version = await runtime.store.version()
+            if version != seen:
+                seen = version
+                runtime.kick(run.tenant, run.id)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    task = asyncio.create_task(look())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+@dataclass
+class Follower:
+    """Prints the rows of a run once each, as they come."""
+
+    session: Session
+    runtime: Runtime
+    run: Run
+    after: int = 0
+    """The newest entry that was shown."""
+    printed: set[tuple[object, ...]] = field(default_factory=set)
+
+    async def rows(self) -> None:
+        """Print until the run ends or pauses."""
+        async for event in self.events():
+            await self._show(event)
+            if self.session.out.broken:
+                return
+
+    async def events(self) -> AsyncIterator[Event]:
+        """Its events since the last time, until it ends or pauses."""
+        async for event in self.runtime.events(self.run.id, after=self.after, tenant=self.run.tenant):
+            self.after = max(self.after, event.entry)
+            yield event
+
+    async def _show(self, event: Event) -> None:
+        out = self.session.out
+        if isinstance(event, TurnDelta):
+            return
+        if isinstance(event, CallProgress):
+            if out.terminal and not out.json:
+                out.console.print(_progress(event))
+            return
+        for row in await self.runtime.timeline(self.run.id, tenant=self.run.tenant):
+            key = _key(row)
+            if key not in self.printed and not (row.kind == "call" and row.state in _OPEN_STATES):
+                self.printed.add(key)
+                if not out.json:
+                    out.console.print(row_lines(row))
+
+
+def _key(row: Row) -> tuple[object, ...]:
+    if row.kind == "call":
+        decided = row.approval.decision if row.approval else None
+        return row.kind, row.call_id, row.state, row.outcome, None if row.outcome else decided
+    return row.kind, row.at, row.sequence, row.call_id, row.text
+
+
+def _progress(event: CallProgress) -> Text:
+    part = ""
+    if event.done is not None:
+        part = f" ({event.done:g})" if event.total is None else f" ({event.done:g} of {event.total:g})"
+    return Text(f"          {line(event.tool_name, 40)}: {line(event.text, 200)}{part}", style="dim")
+
+
+async def drive(session: Session, runtime: Runtime, run: Run, *, yes: bool, terminal: Terminal) -> Code:
+    """Follow a run that is driven here; ask for what waits, or approve it with ``yes``.
+
+    Returns:
+        How the run stands: ended, or paused because nobody decided.
+    """
+    follower = Follower(session, runtime, run)
+    async with attended(runtime, run):
+        while True:
+            await follower.rows()
+            await run.wait()
+            if run.status != "paused" or not await _decide_all(session, run, yes=yes, terminal=terminal):
+                break
+    return code_of_status(run.status)
+
+
+async def _decide_all(session: Session, run: Run, *, yes: bool, terminal: Terminal) -> bool:
+    """Whether the run may go on: somebody decided at least one of the calls that wait."""
+    moved = False
+    for approval in await run.approvals():
+        try:
+            if approval.kind == "approval" and yes:
+                await run.approve(approval.call_id, by=f"{wiring.login()} (--yes)", digest=approval.digest)
+                session.out.say(
+                    f"approved by --yes: {line(approval.tool_name, 100)} (call {approval.call_id})"
+                )
+                moved = True
+            elif terminal.attended:
+                moved = await _ask(session, run, approval, terminal) or moved
+        except RecordError as error:
+            # Somebody else was first: the run goes on with that decision.
+            session.out.note(str(error))
+            moved = True
+    return moved
+
+
+async def _ask(session: Session, run: Run, approval: Approval, terminal: Terminal) -> bool:
+    session.out.notes.print(approval_lines(approval))
+    ask = {"approval": _ask_approval, "interrupted": _ask_interrupted}.get(approval.kind)
+    return await ask(session, run, approval, terminal) if ask is not None else False
+
+
+async def _ask_approval(session: Session, run: Run, approval: Approval, terminal: Terminal) -> bool:
+    by = wiring.login()
+    while True:
+        answer = await terminal.line("[y]es, [n]o, [e]dit the input, [l]ater? ")
+        match (answer or "later").strip().lower():
+            case "y" | "yes":
+                await run.approve(approval.call_id, by=by, digest=approval.digest)
+                return True
+            case "n" | "no":
+                reason = await terminal.line("why (the model reads it; may be empty)? ")
+                await run.reject(approval.call_id, by=by, reason=(reason or "").strip() or None)
+                return True
+            case "e" | "edit":
+                if await _edit(session, run, approval, terminal):
+                    return True
+            case "l" | "later" | "":
+                return False
+            case other:
+                session.out.note(f"expected y, n, e or l, got {other!r:.40}")
+
+
+async def _edit(session: Session, run: Run, approval: Approval, terminal: Terminal) -> bool:
+    text = await terminal.line("the whole input as JSON on one line (empty: back)? ")
+    if not (text or "").strip():
+        return False
+    try:
+        await run.approve(
+            approval.call_id, by=wiring.login(), input=json_object(text or ""), digest=approval.digest
+        )
+    except (ValueError, InvalidInput) as error:
+        session.out.note(str(error))
+        return False
+    return True
+
+
+async def _ask_interrupted(session: Session, run: Run, approval: Approval, terminal: Terminal) -> bool:
+    from counterfoil.core.result import ToolResult  # noqa: PLC0415  # few runs get here
+
+    by = wiring.login()
+    while True:
+        answer = await terminal.line("[r]un it again, it [d]id its work, it [f]ailed, [l]ater? ")
+        match (answer or "later").strip().lower():
+            case "r" | "rerun" | "run":
+                await run.settle(approval.call_id, by=by, rerun=True)
+                return True
+            case "d" | "done" | "did":
+                text = await terminal.line("what the model reads as its result? ")
+                await run.settle(approval.call_id, by=by, result=ToolResult.text(text or ""))
+                return True
+            case "f" | "failed":
+                text = await terminal.line("what the model reads of the failure? ")
+                await run.settle(approval.call_id, by=by, result=ToolResult.error(text or "It failed."))
+                return True
+            case "l" | "later" | "":
+                return False
+            case other:
+                session.out.note(f"expected r, d, f or l, got {other!r:.40}")
+
+
+def json_object(text: str) -> dict[str, JsonValue]:
+    """The JSON object that a person typed.
+
+    Raises:
+        ValueError: it is none; says where.
+    """
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("expected a JSON object, got one that is nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(f"expected a JSON object, got {text!r:.80}, which is no JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise ValueError(f'expected a JSON object such as {{"cents": 100}}, got {text!r:.80}')
+    return value
+
+
+async def print_end(session: Session, run: Run, spec: str, say: Callable[[str], None] | None = None) -> None:
+    """The answer; or, of a paused run, what to type next."""
+    out, flags = session.out, session.store_flags()
+    tell = say or out.say
+    if run.answer is not None:
+        if not out.json:
+            out.console.print()
+            out.console.print(Text(block(run.answer)))
+        return
+    if run.status == "paused":
+        waiting = await run.approvals()
+        tell(
+            f"paused: {len(waiting)} call{'' if len(waiting) == 1 else 's'} of run {run.id} waiting for a person"
+        )
+        for approval in waiting:
+            call = f"{run.id} {approval.call_id}{flags}"
+            if approval.kind == "interrupted":
+                tell(f"  counterfoil settle {call} --with {spec} --rerun")
+            else:
+                tell(f"  counterfoil approve {call} --with {spec}")
+    else:
+        tell(
+            f"{run.status}{f' ({run.ended_by})' if run.ended_by else ''}{f': {run.reason}' if run.reason else ''}"
+        )
