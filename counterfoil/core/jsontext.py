@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-JsonValue: TypeAlias = "None | bool | int | float | str | list[JsonValue] | dict[str, JsonValue]"
+JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 """What JSON can hold. Integers are exact at any size; NaN and infinities are written as null."""
 
 MAX_DEPTH = 200
@@ -19,7 +19,7 @@ MAX_DEPTH = 200
 
 
 def clean_text(text: str) -> str:
-    """``text`` with each lone surrogate replaced by U+FFFD (contract 8); the same object where there is none."""
+    """``text`` with each lone surrogate replaced by U+FFFD (contract 8); the same object if there is none."""
     if text.isascii():
         return text
     try:
@@ -56,13 +56,17 @@ def loads(data: bytes | str) -> JsonValue:
     """
     try:
         value: JsonValue = from_json(data)
-    except ValueError:
-        value = json.loads(data)  # deeper than jiter's own limit, yet within ours
+    except (ValueError, TypeError):
+        # Deeper than jiter's own limit, yet within ours; or a lone surrogate, which is a TypeError there.
+        try:
+            value = json.loads(data)
+        except RecursionError:
+            raise ValueError("nested too deep to be read") from None
     return value
 
 
 def normal(value: object) -> JsonValue:
-    """``value`` as plain JSON values that nobody else holds: a later change of the original changes nothing here."""
+    """``value`` as plain JSON values that nobody else holds, so that a later change of it changes nothing."""
     if value is None or value is True or value is False or type(value) is int:
         return value
     return loads(dumps(value))
@@ -74,9 +78,7 @@ def _clean(value: object, depth: int) -> object:
     if isinstance(value, str):
         return clean_text(value)
     if isinstance(value, Mapping):
-        return {
-            (clean_text(k) if isinstance(k, str) else k): _clean(v, depth + 1) for k, v in value.items()
-        }
+        return {(clean_text(k) if isinstance(k, str) else k): _clean(v, depth + 1) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [_clean(v, depth + 1) for v in value]
     return value

@@ -199,5 +199,5 @@ def _place(part: Part, run: RunState, source: Source) -> Fields:
 def _parsed(raw: str) -> JsonValue:
     try:
         return loads(raw)
-    except (ValueError, RecursionError):
+    except ValueError:
         return None
