@@ -25,7 +25,7 @@ WORD = 60
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
 """What could move a terminal's cursor or turn the direction of a text."""
 
-STILL_RUNNING = "may still be running"
+STILL_RUNNING = "may have had an effect, and may still be running"
 
 ENDED_BY: Mapping[str, str] = {
     "tool": "a tool ended it",
