@@ -51,18 +51,18 @@ from counterfoil.core.shorten import clip
 from counterfoil.plainvalue import Formless, is_plain, too_deep
 
 
-def json_text(value: object) -> str:
-    """The JSON text of a value.
+def json_bytes(value: object) -> bytes:
+    """The JSON of a value, as UTF-8 bytes.
 
     Raises:
         Formless: the value, or something in it, has no form; it nests over 200 levels, or holds itself.
     """
     if is_plain(value):
         try:
-            return _WRITER.to_json(value).decode()
+            return _WRITER.to_json(value)
         except PydanticSerializationError:
             pass  # a lone surrogate, most likely: the value is rebuilt without it
-    return _WRITER.to_json(_plain(value, 0)).decode()
+    return _WRITER.to_json(_plain(value, 0))
 
 
 _WRITER = SchemaSerializer(

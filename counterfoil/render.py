@@ -23,7 +23,7 @@ from counterfoil.core.content import (
 from counterfoil.core.jsontext import JsonValue, utf8_size
 from counterfoil.core.outcome import CODE_TABLE, Failed, Succeeded
 from counterfoil.core.result import ToolResult
-from counterfoil.jsonform import json_text
+from counterfoil.jsonform import json_bytes
 from counterfoil.plainvalue import Formless
 
 
@@ -76,7 +76,7 @@ def _made_block(value: object) -> Block:
     try:
         if isinstance(value, (bytes, bytearray, memoryview)):
             return File(bytes(value))
-        return Json.from_text(json_text(value))
+        return Json.from_bytes(json_bytes(value))
     except Formless as refused:
         raise Unrenderable(refused.sentence()) from refused.__cause__
     except ValueError as error:
@@ -96,7 +96,7 @@ def content_size(blocks: Iterable[Block]) -> int:
     for block in blocks:
         match block:
             case Text() | Json():
-                size += utf8_size(block.text)
+                size += block.size
             case Link():
                 size += utf8_size(block.uri)
             case Kept():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias, cast
 
 from counterfoil.core.jsontext import JsonValue, clean_text, dumps, loads
@@ -15,32 +15,54 @@ class Text:
     """Plain text; lone surrogates become U+FFFD."""
 
     text: str
+    size: int = field(init=False, repr=False, compare=False)
+    """Bytes in UTF-8; counted here, where the text is checked anyway."""
     type: ClassVar[str] = "text"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.text, str):
-            raise TypeError(f"Text takes a str, got {type(self.text).__name__}; use Json(value) for data")
-        if not self.text.isascii():
-            object.__setattr__(self, "text", clean_text(self.text))
+        text = self.text
+        if not isinstance(text, str):
+            raise TypeError(f"Text takes a str, got {type(text).__name__}; use Json(value) for data")
+        if text.isascii():
+            object.__setattr__(self, "size", len(text))
+            return
+        try:
+            size = len(text.encode())
+        except UnicodeEncodeError:
+            text = clean_text(text)
+            size = len(text.encode())
+            object.__setattr__(self, "text", text)
+        object.__setattr__(self, "size", size)
 
 
 class Json:
     """A JSON value. It is kept as its JSON text, so that nobody can change it and it is encoded once."""
 
-    __slots__ = ("text",)
+    __slots__ = ("size", "text")
     type: ClassVar[str] = "json"
     text: str
     """The JSON text, exactly as a model reads it."""
+    size: int
+    """Bytes in UTF-8."""
 
     def __init__(self, value: object) -> None:
-        object.__setattr__(self, "text", dumps(value).decode())
+        self._fill(dumps(value))
+
+    def _fill(self, data: bytes) -> None:
+        object.__setattr__(self, "text", data.decode())
+        object.__setattr__(self, "size", len(data))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Json:
+        """A block of JSON bytes that are known to be valid."""
+        block = cls.__new__(cls)
+        block._fill(data)
+        return block
 
     @classmethod
     def from_text(cls, text: str) -> Json:
         """A block of JSON text that is known to be valid."""
-        block = cls.__new__(cls)
-        object.__setattr__(block, "text", text)
-        return block
+        return cls.from_bytes(text.encode())
 
     @property
     def value(self) -> JsonValue:
