@@ -1,5 +1,7 @@
-"""What lies around the program: the environment, the store's place, what is installed. Only this file of the doors
-knows of adapters, and no other file of the package reads the environment."""
+"""What lies around the program: the environment, the store's place, what is installed.
+
+Only this file of the doors knows of adapters, and no other file of the package reads the environment.
+"""
 
 import getpass
 import importlib.metadata
@@ -132,7 +134,7 @@ def needs_store(setting: Setting) -> None:
     if file is not None and not file.exists():
         named = "" if setting.source == "default" else f" (from {setting.source})"
         raise NotFound(
-            f"there is no store at {file}{named}; `counterfoil run` makes one there, --store URL names another"
+            f"there is no store at {file}{named}; `counterfoil run` makes one, --store URL names another"
         )
 
 
@@ -163,8 +165,9 @@ def store_url(setting: Setting) -> str:
 
 
 def open_runtime(setting: Setting, agents: Sequence[Agent] = ()) -> Runtime:
-    """A Runtime on a store, not entered yet: with agents one that drives their runs, without one that only reads
-    and decides.
+    """A Runtime on a store, not entered yet.
+
+    With agents it takes up their unfinished runs; without, it only reads and decides.
 
     Raises:
         UsageError: see `store_url`.

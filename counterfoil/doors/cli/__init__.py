@@ -14,7 +14,7 @@ def main() -> None:
     """Run the command with the arguments of the process, and end the process with its exit code.
 
     Raises:
-        SystemExit: always. The code is 2 where the extra ``cli`` is not installed; the message says what to type.
+        SystemExit: always; with 2 where the extra ``cli`` is not installed, and a word on what to type.
     """
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:

@@ -1,12 +1,12 @@
 """Commands that look: verify, policy test, doctor; and the demo."""
 
 import asyncio
+import importlib
 import inspect
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
 from rich.text import Text
@@ -17,8 +17,7 @@ from counterfoil.core.jsontext import JsonValue
 from counterfoil.doors import wiring
 from counterfoil.doors.cli.common import Session, command
 from counterfoil.doors.cli.errors import Code, Stop
-from counterfoil.doors.cli.plain import line
-from counterfoil.doors.cli.view import print_table
+from counterfoil.doors.cli.view import counted, print_table
 
 __all__ = ["app"]
 
@@ -44,6 +43,7 @@ class _Verify(TyperCommand):
 @command(app, cls=_Verify)
 async def verify(
     session: Session,
+    *,
     head: Annotated[
         str | None,
         typer.Option(
@@ -81,15 +81,21 @@ async def verify(
                 for p in found.problems
             ],
         )
-    counted = (
-        f"{found.interactions} interactions, {found.runs} runs, {found.calls} calls, {found.results} results, "
-        f"{found.entries} entries, {found.kept} kept apart, {found.erased} erased"
-    )
-    verdict = "✓ ok" if found.ok else f"✗ {len(found.problems)} problems"
-    console.print(Text(f"{verdict}: {counted}", style="green" if found.ok else "red"))
+    verdict = "✓ ok" if found.ok else f"✗ {counted(len(found.problems), 'problem')}"
+    console.print(Text(f"{verdict}: {_counts(found)}", style="green" if found.ok else "red"))
     if heads is None and not print_head:
         out.note("not compared with a head kept elsewhere; verify --head prints one", style="dim")
     return Code.DONE if found.ok else Code.FAILED
+
+
+def _counts(found: Any) -> str:
+    much = f"{counted(found.runs, 'run')}, {counted(found.calls, 'call')}, {counted(found.results, 'result')}"
+    extra = [
+        f"{number} {word}"
+        for number, word in ((found.kept, "kept apart"), (found.erased, "erased"))
+        if number
+    ]
+    return ", ".join([much, counted(found.entries, "entry", "entries"), *extra])
 
 
 def _progress(session: Session) -> AbstractContextManager[Callable[[int], None] | None]:
@@ -169,6 +175,7 @@ async def _store_check(session: Session) -> wiring.Check:
 @command(app, data=False)
 def demo(
     session: Session,
+    *,
     yes: Annotated[bool, typer.Option("--yes", help="Approve without asking, and say so.")] = False,
     record: Annotated[
         bool, typer.Option("--record", help="Record the small model's turns anew, for developers.")
@@ -176,13 +183,13 @@ def demo(
 ) -> int | None:
     """Show the main job on real input: no key, no server, under two minutes."""
     try:
-        from counterfoil.doors.cli import demo as module  # noqa: PLC0415  # no other command needs it
+        module = importlib.import_module("counterfoil.doors.cli.demo")  # no other command needs it
     except ImportError as error:
         raise Stop(
             f"the demo is not part of this installation ({error}); install counterfoil anew", Code.FAILED
         ) from error
     url = None if session.store.source == "default" else session.store.value
     answer = module.run_demo(session.out.console, url, yes, record)
-    if inspect.isawaitable(answer):
-        return asyncio.run(answer)
+    if inspect.iscoroutine(answer):
+        answer = asyncio.run(answer)
     return cast("int | None", answer)

@@ -11,7 +11,7 @@ from counterfoil.core.result import ToolResult
 from counterfoil.doors import wiring
 from counterfoil.doors.cli.common import RunArgument, Session, command, find_call, find_run
 from counterfoil.doors.cli.errors import Code, Stop
-from counterfoil.doors.cli.live import drive, json_object, print_end
+from counterfoil.doors.cli.live import Follower, drive, json_object, print_end
 from counterfoil.doors.cli.load import load_agent
 from counterfoil.doors.cli.plain import line
 from counterfoil.doors.cli.terminal import Terminal
@@ -68,7 +68,8 @@ async def approve(
     session: Session,
     run: RunArgument,
     call: _CALL = None,
-    input: Annotated[  # noqa: A002  # the contract's own word
+    *,
+    input: Annotated[  # the contract's own word
         str | None,
         typer.Option(
             "--input", metavar="JSON", help="Run with this input instead; needs --with, which checks it."
@@ -92,7 +93,12 @@ async def approve(
         return await found.approve(call_id, by=by or wiring.login(), input=edited, digest=digest)
 
     return await _decided(
-        session, run, call, agent, decide, "approved" if edited is None else "approved, edited"
+        session,
+        run,
+        call,
+        spec=agent,
+        decide=decide,
+        word="approved" if edited is None else "approved, edited",
     )
 
 
@@ -101,6 +107,7 @@ async def reject(
     session: Session,
     run: RunArgument,
     call: _CALL = None,
+    *,
     reason: Annotated[
         str | None, typer.Option("--reason", metavar="TEXT", help="Why; the model reads it.")
     ] = None,
@@ -113,7 +120,7 @@ async def reject(
     async def decide(found: Run, call_id: str) -> Approval:
         return await found.reject(call_id, by=by or wiring.login(), reason=reason, digest=digest)
 
-    return await _decided(session, run, call, agent, decide, "rejected")
+    return await _decided(session, run, call, spec=agent, decide=decide, word="rejected")
 
 
 @command(app)
@@ -121,6 +128,7 @@ async def settle(
     session: Session,
     run: RunArgument,
     call: _CALL = None,
+    *,
     rerun: Annotated[bool, typer.Option("--rerun", help="Run it again.")] = False,
     result: Annotated[
         str | None, typer.Option("--result", metavar="TEXT", help="It did its work: this came out.")
@@ -141,11 +149,13 @@ async def settle(
     async def decide(found: Run, call_id: str) -> Approval:
         return await found.settle(call_id, by=by or wiring.login(), rerun=rerun, result=known)
 
-    return await _decided(session, run, call, agent, decide, "to run again" if rerun else "recorded")
+    return await _decided(
+        session, run, call, spec=agent, decide=decide, word="to run again" if rerun else "recorded"
+    )
 
 
 async def _decided(
-    session: Session, run: str, call: str | None, spec: str | None, decide: Decide, word: str
+    session: Session, run: str, call: str | None, *, spec: str | None, decide: Decide, word: str
 ) -> int:
     agents: list[Agent] = [] if spec is None else [load_agent(spec)]
     async with session.reader(agents) as runtime:
@@ -153,6 +163,8 @@ async def _decided(
         if agents and found.agent != agents[0].name:
             raise Stop(f"run {found.id} is of agent {found.agent!r}, and --with names {agents[0].name!r}")
         call_id = await find_call(found, call)
+        follower = Follower(session, runtime, found)
+        await follower.pass_over()
         approval = await decide(found, call_id)
         if not session.json:
             session.out.say(f"{word}: {line(approval.tool_name, 100)} (call {call_id} of run {found.id})")
@@ -163,7 +175,8 @@ async def _decided(
             else:
                 session.out.note("a worker with its agent goes on: counterfoil work MODULE", style="dim")
             return Code.DONE
-        code = await drive(session, runtime, found, yes=False, terminal=Terminal(session.out))
+        terminal = Terminal(session.out)
+        code = await drive(session, runtime, found, yes=False, terminal=terminal, follower=follower)
         await print_end(session, found, spec)
         if session.json:
             session.out.data({"decision": word, "approval": approval.to_json(), "run": of_run(found)})
@@ -174,13 +187,14 @@ async def _decided(
 async def cancel(
     session: Session,
     run: RunArgument,
+    *,
     reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why.")] = None,
     by: _BY = None,
 ) -> int:
     """End a run: nothing new starts, bodies are told and waited for, every call gets its result."""
     async with session.reader() as runtime:
         found = await find_run(session, runtime, run)
-        if found.status not in ("running", "paused"):
+        if found.status not in ("running", "paused", "cancelled"):
             raise Stop(f"run {found.id} is {found.status} already; there is nothing to cancel", Code.CONFLICT)
         await found.cancel(reason, by=by or wiring.login())
         try:
@@ -200,6 +214,7 @@ async def send(
     session: Session,
     run: RunArgument,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What the model reads next.")],
+    *,
     by: _BY = None,
 ) -> int:
     """Send a message into a run; it is read when the batch that is under way is complete."""
@@ -225,9 +240,10 @@ async def send(
 async def erase(
     session: Session,
     run: RunArgument,
+    *,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask on the terminal.")] = False,
 ) -> int:
-    """Erase what people, models and tools wrote in an ended run. Digests and sizes stay; it cannot be undone."""
+    """Erase what people, models and tools wrote in an ended run. Digests stay; it cannot be undone."""
     async with session.reader() as runtime:
         found = await find_run(session, runtime, run)
         terminal = Terminal(session.out)

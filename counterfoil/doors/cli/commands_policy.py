@@ -12,9 +12,9 @@ from rich.text import Text
 from counterfoil import Policy
 from counterfoil.core.call import DEFAULT_CALLER, Caller
 from counterfoil.core.jsontext import JsonValue, loads
+from counterfoil.core.parts import call_part
 from counterfoil.core.policy import Facts
 from counterfoil.core.record import CallState, RunState
-from counterfoil.core.parts import call_part
 from counterfoil.core.turn import moment, thread_kind
 from counterfoil.doors.cli.common import PAGE, Session, command, find_run
 from counterfoil.doors.cli.errors import Code, Stop
@@ -80,6 +80,7 @@ async def policy_test(
     run: Annotated[
         list[str] | None, typer.Argument(metavar="[RUN …]", help="Of these runs; of all unless given.")
     ] = None,
+    *,
     agents: Annotated[
         list[str] | None,
         typer.Option(
@@ -103,13 +104,12 @@ async def policy_test(
         for found in await _runs(session, runtime, run or []):
             state = found._fold.record.runs[found.id]  # noqa: SLF001  # as view.of_run
             for call in state.calls:
-                facts = _facts(found, state, call, tools.get(call.record.tool_name))
+                tool = tools.get(call.record.tool_name)
+                facts = _facts(found, state, call, tool)
                 if facts is None:
                     skipped += 1
                     continue
-                judged.append(
-                    await _judge(policy, facts, found, call, tools.get(call.record.tool_name), tallies)
-                )
+                judged.append(await _judge(policy, facts, found, call, tool=tool, tallies=tallies))
     if session.json:
         session.out.data(_as_json(policy, tallies, judged, skipped))
     else:
@@ -173,7 +173,7 @@ def _judged_at(call: CallState) -> datetime:
 
 
 async def _judge(
-    policy: Policy, facts: Facts, run: Run, call: CallState, tool: Tool | None, tallies: dict[str, Tally]
+    policy: Policy, facts: Facts, run: Run, call: CallState, *, tool: Tool | None, tallies: dict[str, Tally]
 ) -> Judged:
     for check in await policy.evaluate(facts):
         tallies[check.rule].matched += check.result == "matched"

@@ -9,7 +9,7 @@ from counterfoil.core.report import ToolErrorReport, store_error
 from counterfoil.core.turn import moment
 from counterfoil.core.wire import date_json
 from counterfoil.doors.cli.common import RunArgument, Session, command, find_run
-from counterfoil.doors.cli.errors import Code
+from counterfoil.doors.cli.errors import Code, Stop
 from counterfoil.doors.cli.plain import block, line
 from counterfoil.doors.cli.view import (
     error_lines,
@@ -21,6 +21,7 @@ from counterfoil.doors.cli.view import (
     short_ids,
     status_text,
     when,
+    without_answer,
 )
 from counterfoil.runtime import Runtime
 
@@ -31,6 +32,8 @@ app = typer.Typer()
 CHUNK = 64 * 1024
 """Characters of a result that are read and printed at once: a result of any size takes this much memory."""
 
+STATUSES = ("running", "paused", "completed", "limited", "cancelled", "failed")
+
 _LIMIT = Annotated[int, typer.Option("--limit", min=1, metavar="N", help="How many at most.")]
 
 
@@ -38,7 +41,8 @@ _LIMIT = Annotated[int, typer.Option("--limit", min=1, metavar="N", help="How ma
 async def show(
     session: Session,
     run: RunArgument,
-    full: Annotated[bool, typer.Option("--full", help="With each call's input and details.")] = False,
+    *,
+    full: Annotated[bool, typer.Option("--full", help="With each call's number, input and details.")] = False,
 ) -> int:
     """The timeline of a run: a row each for messages, calls, decisions, pauses and the end."""
     async with session.reader() as runtime:
@@ -49,7 +53,7 @@ async def show(
             return Code.DONE
         print_run(session.out, found)
         session.out.console.print()
-        for row in rows:
+        for row in rows if found.answer is None else without_answer(rows):
             session.out.console.print(row_lines(row, full=full))
         if found.answer is not None:
             session.out.console.print()
@@ -60,11 +64,10 @@ async def show(
 @command(app)
 async def runs(
     session: Session,
+    *,
     status: Annotated[
         str | None,
-        typer.Option(
-            "--status", metavar="S", help="running, paused, completed, limited, cancelled or failed."
-        ),
+        typer.Option("--status", metavar="S", help=f"{', '.join(STATUSES)}."),
     ] = None,
     agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Of this agent.")] = None,
     limit: _LIMIT = 50,
@@ -73,6 +76,8 @@ async def runs(
     ] = None,
 ) -> int:
     """Runs, newest first."""
+    if status is not None and status not in STATUSES:
+        raise Stop(f"--status: expected one of {', '.join(STATUSES)}, got {status!r:.80}")
     async with session.reader() as runtime:
         older = None if before is None else (await find_run(session, runtime, before)).id
         rows = await runtime.runs(
@@ -118,6 +123,7 @@ async def errors(
     run: Annotated[
         str | None, typer.Argument(metavar="[RUN]", help="Of this run, each report whole.")
     ] = None,
+    *,
     tool: Annotated[str | None, typer.Option("--tool", metavar="NAME", help="Of this tool.")] = None,
     code: Annotated[int | None, typer.Option("--code", metavar="N", help="With this code.")] = None,
     limit: _LIMIT = 50,
@@ -159,7 +165,8 @@ async def errors(
 def _error_line(report: ToolErrorReport) -> str:
     error = store_error(report.error)
     stored: dict[str, JsonValue] = error if isinstance(error, dict) else {}
-    return line(f"{stored.get('type')}: {stored.get('message')}", 200)
+    # The class alone: in full, with its module, it stands in the report.
+    return line(f"{str(stored.get('type')).rpartition('.')[2]}: {stored.get('message')}", 200)
 
 
 @command(app)
@@ -167,8 +174,9 @@ async def result(
     session: Session,
     run: RunArgument,
     sequence: Annotated[
-        int, typer.Argument(metavar="SEQUENCE", min=1, help="The result's number in show --json.")
+        int, typer.Argument(metavar="SEQUENCE", min=1, help="The result's number; show --full tells it.")
     ],
+    *,
     offset: Annotated[int, typer.Option("--offset", min=0, metavar="N", help="Characters to leave out.")] = 0,
     limit: Annotated[
         int | None, typer.Option("--limit", min=0, metavar="N", help="Characters at most.")
@@ -196,11 +204,11 @@ async def result(
                 }
             )
             return Code.DONE
-        return await _stream(session, runtime, found.id, sequence, offset, limit)
+        return await _stream(session, runtime, found.id, sequence, offset=offset, limit=limit)
 
 
 async def _stream(
-    session: Session, runtime: Runtime, run_id: str, sequence: int, offset: int, limit: int | None
+    session: Session, runtime: Runtime, run_id: str, sequence: int, *, offset: int, limit: int | None
 ) -> int:
     out = session.out
     last = ""

@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from typing import Annotated
@@ -54,6 +54,7 @@ async def run_(
     prompt: Annotated[
         str, typer.Argument(metavar="PROMPT", help="The first message; - reads standard input.")
     ],
+    *,
     user: _USER = None,
     role: _ROLE = None,
     interaction: _INTERACTION = None,
@@ -64,7 +65,7 @@ async def run_(
 ) -> int:
     """Run an agent and show its timeline as it happens.
 
-    Asks on the terminal for approvals. Without a terminal the run pauses (exit code 3), and what to type next is said.
+    Asks on the terminal for approvals. Without a terminal it pauses (exit code 3) and says what to type next.
     """
     terminal = Terminal(session.out)
     loaded = load_agent(agent)
@@ -87,6 +88,7 @@ async def run_(
 async def chat(
     session: Session,
     agent: _AGENT,
+    *,
     user: _USER = None,
     role: _ROLE = None,
     interaction: _INTERACTION = None,
@@ -99,7 +101,7 @@ async def chat(
     code = Code.DONE
     question = "> " if terminal.attended else ""
     async with session.writer([loaded]) as runtime:
-        with session.out.array() if session.json else suppress() as add:
+        with session.out.array() if session.json else nullcontext() as add:
             while (text := await terminal.line(question)) is not None and text.strip() != "/exit":
                 if not text.strip():
                     continue
@@ -123,6 +125,7 @@ async def work(
     modules: Annotated[
         list[str] | None, typer.Argument(metavar="[MODULE …]", help="Modules with agents, or MODULE:AGENT.")
     ] = None,
+    *,
     once: Annotated[
         bool, typer.Option("--once", help="End when nothing is left to do but for people.")
     ] = False,
@@ -172,7 +175,7 @@ async def watch(session: Session, run: RunArgument) -> int:
     async with session.reader() as runtime:
         found = await find_run(session, runtime, run)
         follower = Follower(session, runtime, found)
-        with session.out.array() if session.json else suppress() as add:
+        with session.out.array() if session.json else nullcontext() as add:
             while True:
                 if add is None:
                     await follower.rows()
@@ -190,9 +193,14 @@ async def watch(session: Session, run: RunArgument) -> int:
 def event_json(event: Event) -> dict[str, JsonValue]:
     """An event by field, in camelCase, its kind under ``event``."""
     out: dict[str, JsonValue] = {"event": type(event).__name__}
-    for item in fields(event):
+    return {**out, **_fields(event)}
+
+
+def _fields(record: object) -> dict[str, JsonValue]:
+    out: dict[str, JsonValue] = {}
+    for item in fields(record):  # type: ignore[arg-type]  # events and what they hold are dataclasses
         first, *rest = item.name.split("_")
-        out[first + "".join(word.title() for word in rest)] = _value(getattr(event, item.name))
+        out[first + "".join(word.title() for word in rest)] = _value(getattr(record, item.name))
     return out
 
 
@@ -204,7 +212,7 @@ def _value(value: object) -> JsonValue:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if is_dataclass(value) and not isinstance(value, type):
-        return {item.name: _value(getattr(value, item.name)) for item in fields(value)}
+        return _fields(value)
     return normal(value)
 
 
@@ -233,6 +241,6 @@ class _told_on_interrupt:  # noqa: N801  # a context manager is used like a func
             flags = self.session.store_flags()
             module = self.spec.partition(":")[0]
             self.session.out.note(
-                f"run {self.run_id} is on record and unfinished: counterfoil work {module} --once{flags} goes on "
-                f"with it, counterfoil cancel {self.run_id}{flags} ends it"
+                f"run {self.run_id} is on record and unfinished: counterfoil work {module} --once{flags} "
+                f"goes on with it, counterfoil cancel {self.run_id}{flags} ends it"
             )

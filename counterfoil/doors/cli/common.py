@@ -49,12 +49,12 @@ class Given:
 
 
 def root_options(
-    ctx: typer.Context, store: _STORE = None, tenant: _TENANT = None, debug: _DEBUG = False
+    ctx: typer.Context, store: _STORE = None, tenant: _TENANT = None, *, debug: _DEBUG = False
 ) -> None:
-    """Accountable tool calls for AI agents: every call a model makes gets exactly one result, on record.
+    """Accountable tool calls for AI agents: every call gets exactly one result, on record.
 
-    RUN is a run's id, a unique beginning of it, or the word last. CALL is a call's id or a unique beginning; it may be
-    left out where only one call waits. The store is --store URL, else COUNTERFOIL_STORE, else
+    RUN is a run's id, a unique beginning of it, or the word last. CALL is a call's id or a unique beginning;
+    it may be left out where only one call waits. The store is --store URL, else COUNTERFOIL_STORE, else
     .counterfoil/counterfoil.db in this folder.
     """
     ctx.obj = Given(store, tenant, debug)
@@ -81,7 +81,7 @@ class Session:
 
     @asynccontextmanager
     async def reader(self, agents: Sequence[Agent] = ()) -> AsyncIterator[Runtime]:
-        """A Runtime on a store that must be there. Its agents can drive a run, but take up none by themselves.
+        """A Runtime on a store that must be there. Its agents can drive a run, but take up none.
 
         Raises:
             NotFound: there is no such store.
@@ -94,7 +94,7 @@ class Session:
     async def writer(self, agents: Sequence[Agent] = ()) -> AsyncIterator[Runtime]:
         """As `reader`, but a store that is not there is made."""
         async with wiring.open_runtime(self.store) as runtime:
-            # Registered after the opening: a command for one run must not take up others and drop them at its end.
+            # After the opening: a command for one run must not take up others and drop them at its end.
             for agent in agents:
                 runtime.register(agent)
             yield runtime
@@ -109,13 +109,13 @@ class Session:
         return "".join(given)
 
 
-Body = Callable[..., "int | None | Awaitable[int | None]"]
+Body = Callable[..., "int | Awaitable[int | None] | None"]
 
 
 def command(
     app: typer.Typer, name: str | None = None, *, data: bool = True, cls: type[TyperCommand] | None = None
 ) -> Callable[[Body], Body]:
-    """Make a command of a function whose first parameter is the Session; it may be async, and returns an exit code.
+    """Make a command of a function that takes the Session first, may be async, and gives an exit code.
 
     Args:
         app: where the command belongs.

@@ -1,6 +1,7 @@
 """Exit codes, and what a person reads of an error: one sentence; the traceback only when it is asked for."""
 
 import asyncio
+import contextlib
 import sys
 import traceback
 from collections.abc import Callable
@@ -61,7 +62,7 @@ def code_of_status(status: str) -> Code:
     return _STATUS[status]
 
 
-class Stop(Exception):  # noqa: N818  # it ends the command; not always is that an error
+class Stop(Exception):
     """Ends the command with a sentence on standard error and a code.
 
     Args:
@@ -120,7 +121,5 @@ def _trace(*, debug: bool) -> None:
 
 
 def _tell(message: str) -> None:
-    try:
+    with contextlib.suppress(BrokenPipeError):  # nobody reads; the exit code still says it
         print(f"counterfoil: {block(message)}", file=sys.stderr, flush=True)
-    except BrokenPipeError:
-        pass  # nobody reads; the exit code still says it

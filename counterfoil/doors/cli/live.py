@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -18,7 +18,7 @@ from counterfoil.doors.cli.common import Session
 from counterfoil.doors.cli.errors import Code, code_of_status
 from counterfoil.doors.cli.plain import block, line
 from counterfoil.doors.cli.terminal import Terminal
-from counterfoil.doors.cli.view import approval_lines, row_lines
+from counterfoil.doors.cli.view import approval_lines, counted, row_lines, without_answer
 from counterfoil.run import Run
 from counterfoil.runtime import Runtime
 
@@ -85,12 +85,24 @@ class Follower:
             if out.terminal and not out.json:
                 out.console.print(_progress(event))
             return
-        for row in await self.runtime.timeline(self.run.id, tenant=self.run.tenant):
-            key = _key(row)
-            if key not in self.printed and not (row.kind == "call" and row.state in _OPEN_STATES):
-                self.printed.add(key)
-                if not out.json:
-                    out.console.print(row_lines(row))
+        for row in await self._due():
+            self.printed.add(_key(row))
+            if not out.json:
+                out.console.print(row_lines(row))
+
+    async def pass_over(self) -> None:
+        """Take what is on record by now as shown."""
+        self.printed |= {_key(row) for row in await self._due()}
+
+    async def _due(self) -> list[Row]:
+        """What can be shown and was not yet."""
+        rows = await self.runtime.timeline(self.run.id, tenant=self.run.tenant)
+        if self.run.answer is not None:
+            rows = without_answer(rows)
+        elif rows and rows[-1].kind == "turn":
+            rows = rows[:-1]  # it may be the answer
+        open_ = [row for row in rows if row.kind == "call" and row.state in _OPEN_STATES]
+        return [row for row in rows if row not in open_ and _key(row) not in self.printed]
 
 
 def _key(row: Row) -> tuple[object, ...]:
@@ -107,13 +119,29 @@ def _progress(event: CallProgress) -> Text:
     return Text(f"          {line(event.tool_name, 40)}: {line(event.text, 200)}{part}", style="dim")
 
 
-async def drive(session: Session, runtime: Runtime, run: Run, *, yes: bool, terminal: Terminal) -> Code:
+async def drive(
+    session: Session,
+    runtime: Runtime,
+    run: Run,
+    *,
+    yes: bool,
+    terminal: Terminal,
+    follower: Follower | None = None,
+) -> Code:
     """Follow a run that is driven here; ask for what waits, or approve it with ``yes``.
+
+    Args:
+        session: of the command.
+        runtime: with the run's agent.
+        run: what to drive.
+        yes: approve.
+        terminal: where to ask.
+        follower: one that has shown the beginning already.
 
     Returns:
         How the run stands: ended, or paused because nobody decided.
     """
-    follower = Follower(session, runtime, run)
+    follower = follower or Follower(session, runtime, run)
     async with attended(runtime, run):
         while True:
             await follower.rows()
@@ -225,10 +253,9 @@ def json_object(text: str) -> dict[str, JsonValue]:
     return value
 
 
-async def print_end(session: Session, run: Run, spec: str, say: Callable[[str], None] | None = None) -> None:
+async def print_end(session: Session, run: Run, spec: str) -> None:
     """The answer; or, of a paused run, what to type next."""
     out, flags = session.out, session.store_flags()
-    tell = say or out.say
     if run.answer is not None:
         if not out.json:
             out.console.print()
@@ -236,16 +263,13 @@ async def print_end(session: Session, run: Run, spec: str, say: Callable[[str], 
         return
     if run.status == "paused":
         waiting = await run.approvals()
-        tell(
-            f"paused: {len(waiting)} call{'' if len(waiting) == 1 else 's'} of run {run.id} waiting for a person"
-        )
+        out.say(f"paused: {counted(len(waiting), 'call')} of run {run.id} waiting for a person")
         for approval in waiting:
             call = f"{run.id} {approval.call_id}{flags}"
             if approval.kind == "interrupted":
-                tell(f"  counterfoil settle {call} --with {spec} --rerun")
+                out.say(f"  counterfoil settle {call} --with {spec} --rerun")
             else:
-                tell(f"  counterfoil approve {call} --with {spec}")
+                out.say(f"  counterfoil approve {call} --with {spec}")
     else:
-        tell(
-            f"{run.status}{f' ({run.ended_by})' if run.ended_by else ''}{f': {run.reason}' if run.reason else ''}"
-        )
+        by, why = f" ({run.ended_by})" if run.ended_by else "", f": {line(run.reason)}" if run.reason else ""
+        out.say(f"{run.status}{by}{why}")

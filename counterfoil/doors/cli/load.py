@@ -16,10 +16,10 @@ __all__ = ["load_agent", "load_agents"]
 
 
 def load_agent(spec: str) -> Agent:
-    """The one agent that MODULE:AGENT names; MODULE alone will do where the module holds a single one.
+    """The agent that MODULE:AGENT names; MODULE alone will do where it holds a single one.
 
     Raises:
-        Stop: there is no such module or agent, or the module cannot be imported; says which, where and what to type.
+        Stop: there is no such module or agent, or it cannot be imported; says which, where and what to type.
     """
     name, separator, attribute = spec.partition(":")
     module = _import(name, spec)
@@ -75,9 +75,8 @@ def _broken(name: str, error: BaseException) -> Stop:
     """The last line of the traceback, and the last place in it that is not the import machinery's."""
     last = traceback.format_exception_only(error)[-1].strip()
     if isinstance(error, SyntaxError) and error.filename:
-        return Stop(
-            f"the module {name!r} cannot be imported: {last} ({error.filename}, line {error.lineno}); mend it"
-        )
+        where = f"{error.filename}, line {error.lineno}"
+        return Stop(f"the module {name!r} cannot be imported: {last} ({where}); mend it")
     frames = [
         f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen importlib")
     ]
@@ -86,10 +85,8 @@ def _broken(name: str, error: BaseException) -> Stop:
         return Stop(f"the module {name!r} cannot be imported: {last}; mend it")
     place = frames[-1]
     code = linecache.getline(place.filename, place.lineno or 0).strip()
-    shown = f": {code}" if code else ""
-    return Stop(
-        f"the module {name!r} cannot be imported: {last} ({place.filename}, line {place.lineno}{shown}); mend it"
-    )
+    where = f"{place.filename}, line {place.lineno}{f': {code}' if code else ''}"
+    return Stop(f"the module {name!r} cannot be imported: {last} ({where}); mend it")
 
 
 def _agents_of(module: ModuleType) -> dict[str, Agent]:

@@ -5,7 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, cast
 
 from rich.console import Console
@@ -18,8 +18,10 @@ __all__ = ["Out"]
 
 
 class _Steady(io.TextIOBase):
-    """A stream whose reader may go away: what is written afterwards is dropped, and the command goes on to its end,
-    so that neither a run nor an exit code depends on who reads along."""
+    """A stream whose reader may go away: what is written afterwards is dropped.
+
+    So the command goes on to its end, and neither a run nor an exit code depends on who reads along.
+    """
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
@@ -27,7 +29,7 @@ class _Steady(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]  # the base has an attribute
-        return self._stream.encoding or "utf-8"
+        return getattr(self._stream, "encoding", None) or "utf-8"
 
     def isatty(self) -> bool:
         return self._stream.isatty()
@@ -57,11 +59,9 @@ class _Steady(io.TextIOBase):
 
     def _drop(self) -> None:
         self.broken = True
-        try:
+        with suppress(OSError, ValueError):
             # The interpreter flushes at its end what is still buffered, and would complain of the pipe then.
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
-        except (OSError, ValueError):
-            pass
 
 
 class Out:

@@ -22,15 +22,19 @@ from counterfoil.run import Run
 
 __all__ = [
     "approval_lines",
+    "counted",
     "error_lines",
     "facts",
+    "moment_text",
     "of_run",
     "pretty",
+    "print_run",
     "print_table",
     "row_lines",
     "short_ids",
     "status_text",
     "when",
+    "without_answer",
 ]
 
 WHO_WIDTH: Final = 14
@@ -92,7 +96,10 @@ def short_ids(ids: Sequence[str]) -> dict[str, str]:
 
 def status_text(status: str, ended_by: str | None = None) -> Text:
     """A run's status, with what ended it."""
-    return Text(f"{status} ({ended_by})" if ended_by else status, style=_STATUS_STYLE.get(status, ""))
+    return Text(
+        f"{status} ({ended_by})" if ended_by not in (None, status) else status,
+        style=_STATUS_STYLE.get(status, ""),
+    )
 
 
 def print_table(console: Console, headings: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> None:
@@ -125,13 +132,13 @@ def row_lines(row: Row, *, full: bool = False) -> RenderableType:
 
     Args:
         row: from `core.timeline`.
-        full: with the input and details.
+        full: with the number of its result, the input and the details.
     """
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(width=TIME_WIDTH, no_wrap=True)
     table.add_column(width=WHO_WIDTH, no_wrap=True, overflow="ellipsis")
     table.add_column(overflow="fold", ratio=1)
-    table.add_row(Text(when(row.at), style="dim"), Text(line(_who(row)), style="bold"), _what(row))
+    table.add_row(Text(when(row.at), style="dim"), Text(line(_who(row)), style="bold"), _what(row, full=full))
     for note in row.notes:
         table.add_row("", "", Text(line(note), style="dim"))
     if not full:
@@ -149,7 +156,7 @@ def _who(row: Row) -> str:
     return row.author.name
 
 
-def _what(row: Row) -> Text:
+def _what(row: Row, *, full: bool) -> Text:
     text = Text()
     mark = MARKS.get(row.outcome or row.state or "") if row.kind == "call" else None
     if mark is not None:
@@ -157,6 +164,8 @@ def _what(row: Row) -> Text:
         text.append(f"{word} {row.code}" if row.code is not None else word, style=style)
         text.append(" · ")
     text.append(line(row.text))
+    if full and row.outcome is not None:
+        text.append(f" (result {row.sequence})", style="dim")
     if row.ended_run:
         text.append(" (ended the run)", style="dim")
     return text
@@ -215,7 +224,8 @@ def print_run(out: Out, run: Run) -> None:
     """The head of a run's page."""
     data = of_run(run)
     usage = run.usage
-    spent = f"{run.steps} steps, {len(run.calls)} calls, {usage.input_tokens} tokens in, {usage.output_tokens} out"
+    tokens = f"{usage.input_tokens} tokens in, {usage.output_tokens} out"
+    spent = f"{counted(run.steps, 'step')}, {counted(len(run.calls), 'call')}, {tokens}"
     facts(
         out.console,
         [
@@ -228,6 +238,19 @@ def print_run(out: Out, run: Run) -> None:
             ("interaction", run.interaction_id),
         ],
     )
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """A number with its word: 1 call, 2 calls."""
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def without_answer(rows: Sequence[Row]) -> list[Row]:
+    """The rows without the turn whose text ended the run: it is the answer, which stands below whole."""
+    last = rows[-1] if rows else None
+    if len(rows) > 1 and last is not None and last.kind == "ended" and rows[-2].kind == "turn":
+        return [*rows[:-2], last]
+    return list(rows)
 
 
 def moment_text(at: int) -> str:
