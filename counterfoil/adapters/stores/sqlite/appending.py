@@ -6,13 +6,13 @@ A function here checks and encodes before its first write: a refusal leaves noth
 from __future__ import annotations
 
 from collections.abc import Sequence
-from sqlite3 import Connection
 from typing import NamedTuple, TypeAlias
 
 from counterfoil.adapters.stores.sqlite.database import SQL
-from counterfoil.core.codec import GENESIS, chain, encode
+from counterfoil.adapters.stores.sqlite.known import SETTLED, KnownRun, Tip, WritingConnection
+from counterfoil.core.codec import chain, encode
 from counterfoil.core.entries import CallEntry, Entry, ResultEntry, StartEntry, TurnEntry, WaitingEntry
-from counterfoil.core.errors import Fenced, NotFound, UsageError
+from counterfoil.core.errors import Fenced, UsageError
 from counterfoil.core.jsontext import dumps
 from counterfoil.core.report import ToolErrorReport
 from counterfoil.store import Behind, KeptText, Lease, StatusChange
@@ -23,50 +23,34 @@ PIECE_BYTES = 64 * 1024
 """Bytes of one piece of a text kept apart, at most: what a read of a few characters costs."""
 _ENTRY = 0xFFFFFFFF
 """Mask of the entry's number in its place."""
-_SETTLED = -1
 _CONTINUES = range(0x80, 0xC0)
 """Bytes of UTF-8 that go on with a character."""
-_RUN_AND_TIP = SQL["run_and_tip"]
 _APPEND = SQL["append"]
-_CALL_STATE = SQL["call_state"]
 _CLOSE_OF_CALL = SQL["close_approvals_of_call"]
 
 
-class Tip:
-    """Where an interaction's next entry goes."""
-
-    __slots__ = ("hash", "place", "sequence")
-
-    def __init__(self, interaction: int, row: tuple[int | None, bytes, int]) -> None:
-        """``row``: place, hash and next reading number of the last entry, each None where there is none."""
-        place, digest, sequence = row
-        if place is None:
-            self.place, self.hash, self.sequence = interaction << 32, GENESIS, 1
-        else:
-            self.place, self.hash, self.sequence = place, digest, sequence
-
-    def rows(self, run: int, entries: Sequence[Entry]) -> list[Row]:
-        """Number the entries; the rows to append."""
-        rows: list[Row] = []
-        place, digest, sequence = self.place, self.hash, self.sequence
-        for e in entries:
-            place += 1
-            e.entry = place & _ENTRY
-            width = e.width
-            if width:
-                e.sequence = sequence
-                sequence += width
-            body, content = encode(e)
-            digest = chain(digest, body)
-            kind = type(e)
-            step = idx = slot = None
-            if kind is StartEntry:
-                step, idx, slot = e.step, e.index, e.attempt  # type: ignore[attr-defined]  # mypy: no narrowing by `is`
-            elif kind is ResultEntry:
-                step, idx, slot = e.step, e.index, 0  # type: ignore[attr-defined]  # as above
-            rows.append((place, run, e.kind, step, idx, slot, e.sequence, sequence, body, content, digest))
-        self.place, self.hash, self.sequence = place, digest, sequence
-        return rows
+def rows_for(tip: Tip, run: int, entries: Sequence[Entry]) -> list[Row]:
+    """Number the entries from the tip on, and move it; the rows to append."""
+    rows: list[Row] = []
+    place, digest, sequence = tip.place, tip.hash, tip.sequence
+    for e in entries:
+        place += 1
+        e.entry = place & _ENTRY
+        width = e.width
+        if width:
+            e.sequence = sequence
+            sequence += width
+        body, content = encode(e)
+        digest = chain(digest, body)
+        kind = type(e)
+        step = idx = slot = None
+        if kind is StartEntry:
+            step, idx, slot = e.step, e.index, e.attempt  # type: ignore[attr-defined]  # mypy: no narrowing by `is`
+        elif kind is ResultEntry:
+            step, idx, slot = e.step, e.index, 0  # type: ignore[attr-defined]  # as above
+        rows.append((place, run, e.kind, step, idx, slot, e.sequence, sequence, body, content, digest))
+    tip.place, tip.hash, tip.sequence = place, digest, sequence
+    return rows
 
 
 class Commit(NamedTuple):
@@ -80,44 +64,51 @@ class Commit(NamedTuple):
     expect: int | None
 
 
-def commit(db: Connection, what: Commit) -> int:
+def commit(db: WritingConnection, what: Commit) -> int:
     """See `Store.commit`."""
     lease, entries, change, reports, kept, expect = what
-    found = db.execute(_RUN_AND_TIP, (lease.tenant, lease.run_id)).fetchone()
-    if found is None:
-        raise NotFound(f"no run {lease.run_id}")
-    run, interaction, thread, epoch, owner, _, at, *tip_row = found
-    if epoch != lease.epoch or owner is None:
+    run, tip = db.run_and_tip(lease.tenant, lease.run_id)
+    if run.epoch != lease.epoch or not run.owned:
         raise Fenced(f"run {lease.run_id} is held by another worker, or by none; claim it again")
-    tip = Tip(interaction, tip_row)
     if expect is not None and expect != tip.place & _ENTRY:
         raise Behind
-    check(db, run, lease.run_id, thread, entries)
+    after = check(db, run, lease.run_id, entries)
     new_texts = _new_texts(db, lease.tenant, kept) if kept else ()
-    rows = tip.rows(run, entries)
     told = [
-        (lease.tenant, run, r.tool_name, None if r.code is None else str(r.code), r.at_us, dumps(r.to_json()))
+        (
+            lease.tenant,
+            run.number,
+            r.tool_name,
+            None if r.code is None else str(r.code),
+            r.at_us,
+            dumps(r.to_json()),
+        )
         for r in reports
     ]
-    for row in rows:
+    for row in rows_for(tip, run.number, entries):
         db.execute(_APPEND, row)
+    run.calls.update(after)
     track(db, run, entries)
     for report in told:
         db.execute(SQL["new_report"], report)
     for text in new_texts:
-        keep(db, lease.tenant, run, text)
+        keep(db, lease.tenant, run.number, text)
     if change is not None:
-        apply_change(db, run, interaction, change, entries[-1].at if entries else at)
+        apply_change(db, run, change, entries[-1].at if entries else run.at)
+        del db.runs[lease.tenant, lease.run_id]
     return tip.place & _ENTRY
 
 
-def check(db: Connection, run: int, run_id: str, thread: str | None, entries: Sequence[Entry]) -> None:
-    """Refuse entries that would break a law.
+def check(
+    db: WritingConnection, run: KnownRun, run_id: str, entries: Sequence[Entry]
+) -> dict[tuple[int, int], int]:
+    """Refuse entries that would break a law; else the new state of each call that they start or settle.
 
     Raises:
         Fenced: a doubled start or result, a result of an old attempt, an approval that gives no start.
         UsageError: an entry belongs to another run or thread.
     """
+    thread = run.thread
     after: dict[tuple[int, int], int] = {}
     used: set[str] = set()
     for e in entries:
@@ -127,28 +118,28 @@ def check(db: Connection, run: int, run_id: str, thread: str | None, entries: Se
             )
         kind = type(e)
         if kind is StartEntry:
-            _check_start(db, run, e, after, used)  # type: ignore[arg-type]  # mypy: no narrowing by `is`
+            key = (e.step, e.index)  # type: ignore[attr-defined]  # mypy: no narrowing by `is`
+            state = after[key] if key in after else run.state(db, key)
+            _check_start(db, run.number, e, state, used)  # type: ignore[arg-type]  # as above
+            after[key] = e.attempt  # type: ignore[attr-defined]  # as above
         elif kind is ResultEntry:
             key = (e.step, e.index)  # type: ignore[attr-defined]  # as above
-            state = after[key] if key in after else _state(db, run, key)
+            state = after[key] if key in after else run.state(db, key)
             if state < 0 or state != e.attempt:  # type: ignore[attr-defined]  # as above
                 raise Fenced(
                     f"a call of run {run_id} has a result or a newer start already; read the run again"
                 )
-            after[key] = _SETTLED
+            after[key] = SETTLED
+    return after
 
 
-def _check_start(
-    db: Connection, run: int, e: StartEntry, after: dict[tuple[int, int], int], used: set[str]
-) -> None:
-    key = (e.step, e.index)
-    state = after[key] if key in after else _state(db, run, key)
+def _check_start(db: WritingConnection, run: int, e: StartEntry, state: int, used: set[str]) -> None:
     if not 0 <= state < e.attempt:
         raise Fenced(f"call {e.call_id} of run {e.run_id} was started or settled before; read the run again")
-    after[key] = e.attempt
     if e.approval_id is None:
         return
     asked = db.execute(SQL["approval_for_start"], (run, e.approval_id)).fetchone()
+    key = (e.step, e.index)
     usable = asked is not None and asked[1:3] == key and asked[3] in ("approve", "rerun") and not asked[4]
     if not usable or e.approval_id in used:
         raise Fenced(
@@ -157,43 +148,41 @@ def _check_start(
     used.add(e.approval_id)
 
 
-def _state(db: Connection, run: int, key: tuple[int, int]) -> int:
-    """-1 where the call has a result, else the attempt of its newest start, 0 where there is none."""
-    least, most = db.execute(_CALL_STATE, (run, *key)).fetchone()
-    return 0 if least is None else _SETTLED if least == 0 else int(most)
-
-
-def track(db: Connection, run: int, entries: Sequence[Entry]) -> None:
+def track(db: WritingConnection, run: KnownRun, entries: Sequence[Entry]) -> None:
     """Open, consume and close approvals as the entries say."""
     for e in entries:
         kind = type(e)
         if kind is ResultEntry:
-            db.execute(_CLOSE_OF_CALL, (run, e.step, e.index))  # type: ignore[attr-defined]  # mypy: no narrowing by `is`
-        elif isinstance(e, StartEntry):
-            if e.approval_id is not None:
-                db.execute(SQL["consume"], (run, e.approval_id))
+            if run.asks(db):
+                db.execute(_CLOSE_OF_CALL, (run.number, e.step, e.index))  # type: ignore[attr-defined]  # mypy: no narrowing by `is`
+        elif kind is StartEntry:
+            approval_id = e.approval_id  # type: ignore[attr-defined]  # as above
+            if approval_id is not None:
+                db.execute(SQL["consume"], (run.number, approval_id))
         elif isinstance(e, WaitingEntry):
-            db.execute(_CLOSE_OF_CALL, (run, e.step, e.index))
+            db.execute(_CLOSE_OF_CALL, (run.number, e.step, e.index))
             asked = dumps(e.approval.to_json())
             db.execute(
-                SQL["new_approval"], (run, e.approval.id, e.call_id, e.step, e.index, e.thread_id, asked)
+                SQL["new_approval"],
+                (run.number, e.approval.id, e.call_id, e.step, e.index, e.thread_id, asked),
             )
+            run.is_asking = True
 
 
-def apply_change(db: Connection, run: int, interaction: int, change: StatusChange, at: int) -> None:
+def apply_change(db: WritingConnection, run: KnownRun, change: StatusChange, at: int) -> None:
     """Leave the run's row as the change says; an end closes what was open."""
-    values = (change.status, change.ended_by, change.wake_at, at, run)
+    values = (change.status, change.ended_by, change.wake_at, at, run.number)
     if change.status == "running":
         db.execute(SQL["change_running"], values)
     elif change.status == "paused":
         db.execute(SQL["change_paused"], values)
     else:
         db.execute(SQL["change_ended"], values)
-        db.execute(SQL["close_approvals"], (run,))
-        db.execute(SQL["release"], (interaction, run))
+        db.execute(SQL["close_approvals"], (run.number,))
+        db.execute(SQL["release"], (run.interaction, run.number))
 
 
-def _new_texts(db: Connection, tenant: str, kept: Sequence[KeptText]) -> list[KeptText]:
+def _new_texts(db: WritingConnection, tenant: str, kept: Sequence[KeptText]) -> list[KeptText]:
     new: dict[str, KeptText] = {}
     for k in kept:
         there = db.execute(SQL["kept_head"], (tenant, k.id)).fetchone()
@@ -204,7 +193,7 @@ def _new_texts(db: Connection, tenant: str, kept: Sequence[KeptText]) -> list[Ke
     return list(new.values())
 
 
-def keep(db: Connection, tenant: str, run: int, text: KeptText) -> None:
+def keep(db: WritingConnection, tenant: str, run: int, text: KeptText) -> None:
     """Store a text in pieces that end where a character ends."""
     number = db.execute(
         SQL["new_kept"], (tenant, text.id, run, len(text.text), text.size, text.digest)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from sqlite3 import Connection
 from typing import cast
 
-from counterfoil.adapters.stores.sqlite.appending import Tip, check, track
+from counterfoil.adapters.stores.sqlite.appending import check, rows_for, track
 from counterfoil.adapters.stores.sqlite.database import SQL
+from counterfoil.adapters.stores.sqlite.known import KnownRun, Tip, WritingConnection
 from counterfoil.adapters.stores.sqlite.reading import run_row
 from counterfoil.core.approval import Approval, Choice, Decision, approval_from_json, settle
 from counterfoil.core.entries import CancelEntry, DecidedEntry, Entry, Fields
@@ -22,7 +22,7 @@ def _columns(owner: Owner) -> tuple[str, int, int, str]:
     return owner.host, owner.pid, owner.started, owner.token
 
 
-def create(db: Connection, new: NewRun) -> tuple[RunRow, bool]:
+def create(db: WritingConnection, new: NewRun) -> tuple[RunRow, bool]:
     """See `Store.create`."""
     tenant = new.tenant
     needs_tenant(tenant)
@@ -36,21 +36,29 @@ def create(db: Connection, new: NewRun) -> tuple[RunRow, bool]:
     if db.execute(SQL["run_number"], (tenant, new.run_id)).fetchone() is not None:
         raise Conflict(f"run {new.run_id} exists already")
     thread = new.entries[0].thread_id if new.entries else None
-    # There is no run yet whose calls could be looked up: 0 is the number of none.
-    check(db, 0, new.run_id, thread, new.entries)
+    run = KnownRun(
+        0,
+        interaction or 0,
+        thread,
+        0 if new.owner is None else 1,
+        owned=new.owner is not None,
+        at=new.created_at,
+    )
+    run.whole, run.is_asking = True, False
+    run.calls = check(db, run, new.run_id, new.entries)
     if interaction is None:
         interaction = cast("int", db.execute(SQL["new_interaction"], (tenant, new.interaction_id)).lastrowid)
-        tip = Tip(interaction, (None, b"", 0))
+        run.interaction = interaction
+        tip = Tip(interaction, None, None, None)
     else:
-        last = db.execute(SQL["tip"], (interaction, interaction)).fetchone()
-        tip = Tip(interaction, last or (None, b"", 0))
+        tip = db.tips.get(interaction) or Tip(interaction, *_last(db, interaction))
     owner = new.owner
-    run = cast(
+    run.number = cast(
         "int",
         db.execute(
             SQL["new_run"],
             (
-                tenant, new.run_id, interaction, thread, new.agent, 0 if owner is None else 1,
+                tenant, new.run_id, interaction, thread, new.agent, run.epoch,
                 *(_NO_OWNER if owner is None else _columns(owner)), owner is None,
                 new.created_at, new.created_at, new.key, new.key_digest, new.parent, new.pool, new.priority,
                 new.not_before,
@@ -58,18 +66,25 @@ def create(db: Connection, new: NewRun) -> tuple[RunRow, bool]:
         ).lastrowid,
     )  # fmt: skip  # in the order of the statement
     if new.parent is None:
-        db.execute(SQL["occupy"], (run, interaction))
-    db.executemany(SQL["append"], tip.rows(run, new.entries))
+        db.execute(SQL["occupy"], (run.number, interaction))
+    db.executemany(SQL["append"], rows_for(tip, run.number, new.entries))
     track(db, run, new.entries)
+    db.runs[tenant, new.run_id] = run
+    db.tips[interaction] = tip
     row = RunRow(
-        new.run_id, new.interaction_id, tenant, new.agent, "running", None, 0 if owner is None else 1, owner,
+        new.run_id, new.interaction_id, tenant, new.agent, "running", None, run.epoch, owner,
         owner is None, new.created_at, new.created_at, None, new.key, new.parent, new.pool, new.priority,
         new.not_before,
     )  # fmt: skip  # as it was written
     return row, True
 
 
-def _interaction_for(db: Connection, new: NewRun) -> int | None:
+def _last(db: WritingConnection, interaction: int) -> tuple[int | None, bytes | None, int | None]:
+    found = db.execute(SQL["tip"], (interaction, interaction)).fetchone()
+    return found or (None, None, None)
+
+
+def _interaction_for(db: WritingConnection, new: NewRun) -> int | None:
     """The number of the interaction; None where it is to be made."""
     found = db.execute(SQL["interaction"], (new.tenant, new.interaction_id)).fetchone()
     if new.new_interaction:
@@ -83,8 +98,9 @@ def _interaction_for(db: Connection, new: NewRun) -> int | None:
     return cast("int", found[0])
 
 
-def claim(db: Connection, row: RunRow, owner: Owner) -> Lease | None:
+def claim(db: WritingConnection, row: RunRow, owner: Owner) -> Lease | None:
     """See `Store.claim`."""
+    db.runs.pop((row.tenant, row.run_id), None)
     claimed = db.execute(SQL["claim"], (*_columns(owner), row.tenant, row.run_id, row.epoch))
     if claimed.rowcount:
         return Lease(row.tenant, row.run_id, row.interaction_id, row.epoch + 1)
@@ -92,14 +108,16 @@ def claim(db: Connection, row: RunRow, owner: Owner) -> Lease | None:
     return None
 
 
-def release(db: Connection, lease: Lease) -> None:
+def release(db: WritingConnection, lease: Lease) -> None:
     """See `Store.release`."""
+    db.runs.pop((lease.tenant, lease.run_id), None)
     if not db.execute(SQL["release_run"], (lease.tenant, lease.run_id, lease.epoch)).rowcount:
         run_row(db, lease.tenant, lease.run_id)
 
 
-def reopen(db: Connection, row: RunRow, owner: Owner) -> Lease | None:
+def reopen(db: WritingConnection, row: RunRow, owner: Owner) -> Lease | None:
     """See `Store.reopen`."""
+    db.runs.pop((row.tenant, row.run_id), None)
     now = run_row(db, row.tenant, row.run_id)
     if now.epoch != row.epoch or now.status != "limited":
         return None
@@ -113,7 +131,7 @@ def reopen(db: Connection, row: RunRow, owner: Owner) -> Lease | None:
     return Lease(row.tenant, row.run_id, now.interaction_id, row.epoch + 1)
 
 
-def lock(db: Connection, tenant: str, name: str, owner: Owner) -> bool:
+def lock(db: WritingConnection, tenant: str, name: str, owner: Owner) -> bool:
     """See `Store.lock`."""
     found = db.execute(SQL["lock_holder"], (tenant, name)).fetchone()
     holder = None if found is None else Owner(*found)
@@ -125,36 +143,30 @@ def lock(db: Connection, tenant: str, name: str, owner: Owner) -> bool:
     return True
 
 
-def unlock(db: Connection, tenant: str, name: str, owner: Owner) -> None:
+def unlock(db: WritingConnection, tenant: str, name: str, owner: Owner) -> None:
     """See `Store.unlock`."""
     db.execute(SQL["unlock"], (tenant, name, *_columns(owner)))
 
 
-def post(db: Connection, tenant: str, run_id: str, entry: Entry) -> RunRow:
+def post(db: WritingConnection, tenant: str, run_id: str, entry: Entry) -> RunRow:
     """See `Store.post`."""
     before = run_row(db, tenant, run_id)
     ended = before.status not in ("running", "paused")
     if ended and isinstance(entry, CancelEntry):
         return before
-    run, interaction, thread, *_, place, digest, following = db.execute(
-        SQL["run_and_tip"], (tenant, run_id)
-    ).fetchone()
-    check(db, run, run_id, thread, (entry,))
-    rows = Tip(interaction, (place, digest, following)).rows(run, (entry,))
-    db.execute(SQL["append"], rows[0])
-    db.execute(SQL["runnable"], (entry.at, run))
+    run, tip = db.run_and_tip(tenant, run_id)
+    check(db, run, run_id, (entry,))
+    db.execute(SQL["append"], rows_for(tip, run.number, (entry,))[0])
+    db.execute(SQL["runnable"], (entry.at, run.number))
     return before
 
 
 def decide(
-    db: Connection, tenant: str, run_id: str, call_id: str, decision: Decision
+    db: WritingConnection, tenant: str, run_id: str, call_id: str, decision: Decision
 ) -> tuple[Approval, bool]:
     """See `Store.decide`."""
-    found = db.execute(SQL["run_and_tip"], (tenant, run_id)).fetchone()
-    if found is None:
-        raise NotFound(f"no run {run_id}")
-    run, interaction, *_, place, digest, following = found
-    asked = db.execute(SQL["newest_approval"], (run, call_id)).fetchone()
+    run, tip = db.run_and_tip(tenant, run_id)
+    asked = db.execute(SQL["newest_approval"], (run.number, call_id)).fetchone()
     if asked is None:
         raise NotPending(f"call {call_id} of run {run_id} awaits no decision; list the approvals that do")
     number, step, index, thread, asked_json, first_json, is_open = asked
@@ -167,10 +179,9 @@ def decide(
         tool_name=approval.tool_name, approval_id=approval.id, decision=decision,
     )  # fmt: skip  # one line a field says no more
     stored = _decision_json(decision)
-    rows = Tip(interaction, (place, digest, following)).rows(run, (entry,))
-    db.execute(SQL["append"], rows[0])
+    db.execute(SQL["append"], rows_for(tip, run.number, (entry,))[0])
     db.execute(SQL["decided"], (stored, decision.choice, number))
-    db.execute(SQL["runnable"], (decision.at, run))
+    db.execute(SQL["runnable"], (decision.at, run.number))
     return approval, True
 
 
@@ -192,7 +203,7 @@ def _decision(data: JsonValue) -> Decision:
     )
 
 
-def erase(db: Connection, tenant: str, run_id: str, at: int) -> int:
+def erase(db: WritingConnection, tenant: str, run_id: str, at: int) -> int:
     """See `Store.erase`."""
     found = db.execute(SQL["run_number"], (tenant, run_id)).fetchone()
     if found is None:
@@ -206,4 +217,5 @@ def erase(db: Connection, tenant: str, run_id: str, at: int) -> int:
     erased += db.execute(SQL["erase_kept"], (at, run)).rowcount
     erased += db.execute(SQL["erase_reports"], (run,)).rowcount
     db.execute(SQL["erase_approvals"], (run,))
+    db.forget()
     return erased

@@ -14,6 +14,7 @@ from typing import TypeVar
 from counterfoil.core.errors import StoreError
 
 T = TypeVar("T")
+C = TypeVar("C", bound=sqlite3.Connection)
 
 SYNCHRONOUS = ("FULL", "NORMAL", "EXTRA")
 """How a commit meets the disk. FULL: it is on it. NORMAL: the last commits may go with the power."""
@@ -46,15 +47,20 @@ def migrations() -> list[tuple[int, str]]:
     return sorted(found)
 
 
-def connect(path: str, synchronous: str) -> sqlite3.Connection:
-    """A connection in WAL mode, with the newest schema.
+def connect(path: str, synchronous: str, kind: type[C]) -> C:
+    """A connection of this kind in WAL mode, with the newest schema.
 
     Raises:
         StoreError: the file cannot be opened, is none of ours or belongs to a newer program.
     """
     try:
         db = sqlite3.connect(
-            path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=256
+            path,
+            timeout=BUSY_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=256,
+            factory=kind,
         )
     except sqlite3.Error as error:
         raise explain(error, path) from error

@@ -8,9 +8,10 @@ from urllib.parse import parse_qsl, unquote
 
 from counterfoil.adapters.stores.sqlite import appending, changing, reading
 from counterfoil.adapters.stores.sqlite.database import SYNCHRONOUS, connect
-from counterfoil.adapters.stores.sqlite.worker import Worker
+from counterfoil.adapters.stores.sqlite.known import WritingConnection
+from counterfoil.adapters.stores.sqlite.worker import Worker, Writer
 from counterfoil.core.approval import Approval, Decision
-from counterfoil.core.entries import Entry
+from counterfoil.core.entries import Entry, ResultEntry
 from counterfoil.core.errors import DefinitionError, UsageError
 from counterfoil.core.report import ToolErrorReport
 from counterfoil.store import (
@@ -27,6 +28,9 @@ from counterfoil.store import (
     StoredRow,
     needs_tenant,
 )
+
+LARGE = 64 * 1024
+"""Bytes of a result whose commit is a large job."""
 
 
 class SqliteStore:
@@ -54,19 +58,22 @@ class SqliteStore:
             raise DefinitionError(f"synchronous is one of {', '.join(SYNCHRONOUS)}, not {synchronous!r}")
         self.path = path
         self.synchronous = synchronous
-        self._writer: Worker | None = None
-        self._reader: Worker | None = None
+        self._writer: Writer | None = None
+        self._reader: Worker[Connection] | None = None
 
     async def open(self) -> None:
         """See `Store.open`."""
         if self._writer is not None:
             return
 
-        def to_file() -> Connection:
-            return connect(self.path, self.synchronous)
+        def write_to() -> WritingConnection:
+            return connect(self.path, self.synchronous, WritingConnection)
 
-        writer = Worker("counterfoil-writer", self.path, to_file, transactions=True)
-        reader = Worker("counterfoil-reader", self.path, to_file, transactions=False)
+        def read_from() -> Connection:
+            return connect(self.path, self.synchronous, Connection)
+
+        writer = Writer("counterfoil-writer", self.path, write_to)
+        reader = Worker("counterfoil-reader", self.path, read_from)
         await writer.start()
         try:
             await reader.start()
@@ -84,13 +91,13 @@ class SqliteStore:
             await reader.close()
 
     @property
-    def _write(self) -> Worker:
+    def _write(self) -> Writer:
         if self._writer is None:
             raise UsageError(f"the store {self.path} is not open; use it between open() and close()")
         return self._writer
 
     @property
-    def _read(self) -> Worker:
+    def _read(self) -> Worker[Connection]:
         if self._reader is None:
             raise UsageError(f"the store {self.path} is not open; use it between open() and close()")
         return self._reader
@@ -131,6 +138,8 @@ class SqliteStore:
     ) -> int:
         """See `Store.commit`."""
         what = appending.Commit(lease, entries, change, reports, kept, expect)
+        if kept or reports or any(type(e) is ResultEntry and e.size > LARGE for e in entries):
+            return await self._write.submit_large(appending.commit, what)
         return await self._write.submit(appending.commit, what)
 
     async def post(self, tenant: str, run_id: str, entry: Entry) -> RunRow:
@@ -145,7 +154,7 @@ class SqliteStore:
 
     async def erase(self, tenant: str, run_id: str, at: int) -> int:
         """See `Store.erase`. The bytes leave the file and its log, unless another process reads just then."""
-        erased = await self._write.submit(changing.erase, tenant, run_id, at)
+        erased = await self._write.submit_large(changing.erase, tenant, run_id, at)
         await self._read.submit(reading.empty_log)
         return erased
 

@@ -1,23 +1,30 @@
-"""A thread that owns a connection, and the jobs that an event loop hands to it."""
+"""Threads that own a connection, and the jobs that an event loop hands to them."""
 
 from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from asyncio import AbstractEventLoop, Future, get_running_loop
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import Any, TypeVar, TypeVarTuple
+from typing import Any, Generic, TypeVar, TypeVarTuple
 
-from counterfoil.adapters.stores.sqlite.database import explain
+from counterfoil.adapters.stores.sqlite.database import BUSY_SECONDS, explain
+from counterfoil.adapters.stores.sqlite.known import WritingConnection
 from counterfoil.core.errors import CounterfoilError, NotFound, UsageError
 from counterfoil.store import Behind
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+C = TypeVar("C", bound=sqlite3.Connection)
 
 GROUP = 512
-"""Jobs of one transaction at most: more would make the first ones wait for long and gain no more."""
+"""Jobs of one transaction, about: more would make the first ones wait for long and gain no more."""
+QUICK_SECONDS = 0.002
+"""A transaction that takes longer is not done in the loop's thread: others wait there for their turn."""
+SLOW_FOR_SECONDS = 1.0
+"""So long after a slow one the thread does all of them."""
 
 
 class Job:
@@ -34,23 +41,19 @@ class Job:
         self.error: BaseException | None = None
 
 
-class Worker:
-    """A thread with a queue and a connection.
+class Worker(Generic[C]):
+    """A thread with a queue and a connection: it does each job by itself.
 
     Args:
         name: the thread's.
         path: for messages.
         connect: makes the connection, in the thread.
-        transactions: the jobs that wait are done together in one transaction, and answered after its commit.
     """
 
-    def __init__(
-        self, name: str, path: str, connect: Callable[[], sqlite3.Connection], *, transactions: bool
-    ) -> None:
+    def __init__(self, name: str, path: str, connect: Callable[[], C]) -> None:
         self._path = path
         self._connect = connect
-        self._do = self._together if transactions else self._each
-        self._queue: SimpleQueue[Job] = SimpleQueue()
+        self._queue: SimpleQueue[list[Job]] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._last: Job | None = None
         """Closes the connection; nothing comes after it."""
@@ -58,77 +61,63 @@ class Worker:
     async def start(self) -> None:
         """Run the thread and wait for its connection. Raises StoreError."""
         opened = Job(self._connect, ())
-        self._queue.put(opened)
+        self._queue.put([opened])
         self._thread.start()
         await opened.future
 
-    def submit(self, work: Callable[[sqlite3.Connection, *Ts], T], *arguments: *Ts) -> Future[T]:
-        """Have the thread do it; a refusal that it raises reaches who waits, as a StoreError does.
+    def submit(self, work: Callable[[C, *Ts], T], *arguments: *Ts) -> Future[T]:
+        """Have it done; a refusal that it raises reaches who waits, and so does a StoreError.
 
         Raises:
             UsageError: the store is not open.
         """
+        job = self._job(work, arguments)
+        self._queue.put([job])
+        return job.future
+
+    def _job(self, work: Callable[..., Any], arguments: tuple[Any, ...]) -> Job:
         if self._last is not None or not self._thread.is_alive():
             raise UsageError("the store is not open; use it between open() and close()")
-        job = Job(work, arguments)
-        self._queue.put(job)
-        return job.future
+        return Job(work, arguments)
 
     async def close(self) -> None:
         """Let the thread do what waits, and end."""
         if self._last is None and self._thread.is_alive():
             self._last = Job(sqlite3.Connection.close, ())
-            self._queue.put(self._last)
+            self._queue.put([self._last])
             await self._last.future
 
     def _run(self) -> None:
-        first = self._queue.get()
+        (first,) = self._queue.get()
         try:
             db = self._connect()
         except BaseException as error:  # noqa: BLE001  # whoever opens the store must see it
             first.error = error
             answer([first])
             return
+        self._opened(db)
         answer([first])
         queue = self._queue
         while True:
-            jobs = [queue.get()]
-            jobs.extend(queue.get() for _ in range(min(queue.qsize(), GROUP)))
+            jobs = queue.get()
+            while len(jobs) < GROUP and not queue.empty():
+                jobs = jobs + queue.get()
             last = jobs.pop() if jobs[-1] is self._last else None
             if jobs:
                 self._do(db, jobs)
             if last is not None:
-                self._each(db, [last])
+                Worker._do(self, db, [last])
                 return
 
-    def _each(self, db: sqlite3.Connection, jobs: Sequence[Job]) -> None:
+    def _opened(self, db: C) -> None:
+        """The connection is there."""
+
+    def _do(self, db: C, jobs: list[Job]) -> None:
         for job in jobs:
             try:
                 job.value = job.work(db, *job.arguments)
             except BaseException as error:  # noqa: BLE001  # whoever waits must see it
                 job.error = self._meaning(error)
-        answer(jobs)
-
-    def _together(self, db: sqlite3.Connection, jobs: Sequence[Job]) -> None:
-        """One transaction for all; where it fails as a whole, one for each: only the culprit fails."""
-        try:
-            db.execute("BEGIN IMMEDIATE")
-            for job in jobs:
-                try:
-                    job.value = job.work(db, *job.arguments)
-                except (CounterfoilError, Behind) as error:
-                    # A refusal: it comes before the job's first write.
-                    job.error = error
-            db.execute("COMMIT")
-        except BaseException as error:  # noqa: BLE001  # as in _each
-            _roll_back(db)
-            if len(jobs) == 1:
-                jobs[0].error = self._meaning(error)
-            else:
-                for job in jobs:
-                    job.value = job.error = None
-                    self._together(db, [job])
-                return
         answer(jobs)
 
     def _meaning(self, error: BaseException) -> BaseException:
@@ -144,7 +133,128 @@ class Worker:
         return meant
 
 
-def _roll_back(db: sqlite3.Connection) -> None:
+class Writer(Worker[WritingConnection]):
+    """Does the jobs of a group in one transaction and answers them after its commit.
+
+    A group is what one turn of the loop submits, or what waits while the thread works. Where the disk is
+    quick and nobody else holds the file, a group is done in the loop's own thread: waking another one costs
+    more than the commit. A slow disk, a file that is held, and large jobs are the thread's.
+    """
+
+    def __init__(self, name: str, path: str, connect: Callable[[], WritingConnection]) -> None:
+        super().__init__(name, path, connect)
+        self._db: WritingConnection | None = None
+        self._waiting: list[Job] = []
+        self._handed = 0
+        """Groups given to the thread; only the loop counts here."""
+        self._done = 0
+        """Groups that the thread has done; only the thread counts here. Equal: the connection is free."""
+        self._slow_until = 0.0
+
+    def _opened(self, db: WritingConnection) -> None:
+        # Who begins a transaction decides how long it may wait.
+        db.execute("PRAGMA busy_timeout = 0")
+        self._db = db
+
+    def submit(self, work: Callable[[WritingConnection, *Ts], T], *arguments: *Ts) -> Future[T]:
+        """See `Worker.submit`; for a job of some microseconds."""
+        job = self._job(work, arguments)
+        waiting = self._waiting
+        if waiting and waiting[0].loop is job.loop:
+            waiting.append(job)
+        else:
+            # What a loop left behind that was stopped at once is lost with it, unacknowledged.
+            self._waiting = [job]
+            job.loop.call_soon(self._flush)
+        return job.future
+
+    def submit_large(self, work: Callable[[WritingConnection, *Ts], T], *arguments: *Ts) -> Future[T]:
+        """See `Worker.submit`; for a job that would hold up the loop."""
+        self._hand_over()
+        job = self._job(work, arguments)
+        self._waiting = [job]
+        self._hand_over()
+        return job.future
+
+    async def close(self) -> None:
+        """Let the thread do what waits, and end."""
+        self._hand_over()
+        await super().close()
+
+    def _hand_over(self) -> None:
+        if self._waiting:
+            self._handed += 1
+            self._queue.put(self._waiting)
+            self._waiting = []
+
+    def _flush(self) -> None:
+        jobs, db = self._waiting, self._db
+        if not jobs:
+            return
+        started = time.monotonic()
+        if db is None or self._handed != self._done or started < self._slow_until:
+            self._hand_over()
+            return
+        try:
+            db.begin()
+        except sqlite3.Error:
+            # Held by another process, most often. The thread tries again, and waits.
+            _roll_back(db)
+            self._hand_over()
+            return
+        self._waiting = []
+        self._together(db, jobs, begun=True)
+        _settle(jobs)
+        ended = time.monotonic()
+        if ended - started > QUICK_SECONDS:
+            self._slow_until = ended + SLOW_FOR_SECONDS
+
+    def _do(self, db: WritingConnection, jobs: list[Job]) -> None:
+        self._together(db, jobs)
+        self._done += 1
+        answer(jobs)
+
+    def _together(self, db: WritingConnection, jobs: Sequence[Job], *, begun: bool = False) -> None:
+        """One transaction for all; where it fails as a whole, one for each: only the culprit fails."""
+        try:
+            if not begun:
+                _begin_patiently(db)
+            for job in jobs:
+                try:
+                    job.value = job.work(db, *job.arguments)
+                except (CounterfoilError, Behind) as error:
+                    # A refusal: it comes before the job's first write.
+                    job.error = error
+            db.execute("COMMIT")
+        except (KeyboardInterrupt, SystemExit):
+            # The loop ends here; who waits is cancelled by it. Nothing was acknowledged.
+            _roll_back(db)
+            raise
+        except BaseException as error:  # noqa: BLE001  # as in Worker
+            _roll_back(db)
+            if len(jobs) == 1:
+                jobs[0].error = self._meaning(error)
+            else:
+                for job in jobs:
+                    job.value = job.error = None
+                    self._together(db, [job])
+
+
+def _begin_patiently(db: WritingConnection) -> None:
+    try:
+        db.begin()
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+            raise
+        db.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
+        try:
+            db.begin()
+        finally:
+            db.execute("PRAGMA busy_timeout = 0")
+
+
+def _roll_back(db: WritingConnection) -> None:
+    db.forget()
     if db.in_transaction:
         try:
             db.execute("ROLLBACK")

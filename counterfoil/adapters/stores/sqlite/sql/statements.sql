@@ -1,16 +1,12 @@
 -- One statement under each name. `? << 32` is the place before an interaction's first entry.
 
 -- name: run_and_tip
-SELECT r.number, r.interaction, r.thread, r.epoch, r.owner_pid, r.status, r.updated_at, e.place, e.hash, e.following
+SELECT r.number, r.interaction, r.thread, r.epoch, r.owner_pid, r.updated_at, e.place, e.hash, e.following
 FROM runs r
 LEFT JOIN entries e ON e.place = (
     SELECT max(place) FROM entries WHERE place BETWEEN r.interaction << 32 AND (r.interaction << 32) + 4294967295
 )
 WHERE r.tenant = ? AND r.id = ?
-
--- name: tip
-SELECT place, hash, following FROM entries WHERE place BETWEEN ? << 32 AND (? << 32) + 4294967295
-ORDER BY place DESC LIMIT 1
 
 -- name: append
 INSERT INTO entries (place, run, kind, step, idx, slot, sequence, following, body, content, hash)
@@ -18,6 +14,9 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: call_state
 SELECT min(slot), max(slot) FROM entries WHERE run = ? AND step = ? AND idx = ? AND slot IS NOT NULL
+
+-- name: is_asking
+SELECT 1 FROM approvals WHERE run = ? AND open = 1 LIMIT 1
 
 -- name: interaction
 SELECT number, open_run FROM interactions WHERE tenant = ? AND id = ?
@@ -36,6 +35,10 @@ INSERT INTO runs (
     tenant, id, interaction, thread, agent, status, epoch, owner_host, owner_pid, owner_started,
     owner_token, runnable, created_at, updated_at, key, key_digest, parent, pool, priority, not_before
 ) VALUES (?, ?, ?, ?, ?, 'running', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: tip
+SELECT place, hash, following FROM entries WHERE place BETWEEN ? << 32 AND (? << 32) + 4294967295
+ORDER BY place DESC LIMIT 1
 
 -- name: run_by_key
 SELECT id, key_digest FROM runs WHERE tenant = ? AND key = ?

@@ -1,0 +1,114 @@
+"""What the writer knows of the runs it has lately written, so that a commit need not look it up again.
+
+All of it is true as long as no other connection writes to the file: the writer asks SQLite for that at the
+start of each transaction (PRAGMA data_version) and forgets everything when one did, or after a rollback.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from counterfoil.adapters.stores.sqlite.database import SQL
+from counterfoil.core.codec import GENESIS
+from counterfoil.core.errors import NotFound
+
+RUNS = 2_000
+"""Runs that are known at once, at most; then all are forgotten, which costs each a look-up."""
+SETTLED = -1
+"""State of a call with a result; otherwise the attempt of the call's newest start, 0 where there is none."""
+_RUN_AND_TIP = SQL["run_and_tip"]
+_CALL_STATE = SQL["call_state"]
+
+
+class Tip:
+    """Where an interaction's next entry goes."""
+
+    __slots__ = ("hash", "place", "sequence")
+
+    def __init__(
+        self, interaction: int, place: int | None, digest: bytes | None, sequence: int | None
+    ) -> None:
+        """Place, hash and next reading number of the last entry; None where there is none."""
+        self.place = interaction << 32 if place is None else place
+        self.hash = digest or GENESIS
+        self.sequence = sequence or 1
+
+
+class KnownRun:
+    """A run's row as far as a commit needs it, its calls and whether people may be asked about them."""
+
+    __slots__ = ("at", "calls", "epoch", "interaction", "is_asking", "number", "owned", "thread", "whole")
+
+    def __init__(
+        self, number: int, interaction: int, thread: str | None, epoch: int, *, owned: bool, at: int
+    ) -> None:
+        self.number = number
+        self.interaction = interaction
+        self.thread = thread
+        self.epoch = epoch
+        self.owned = owned
+        self.at = at
+        self.calls: dict[tuple[int, int], int] = {}
+        self.whole = False
+        """``calls`` holds every call of the run: what is not there has no start."""
+        self.is_asking: bool | None = None
+        """Some approval may be open; None: not looked up yet."""
+
+    def state(self, db: WritingConnection, key: tuple[int, int]) -> int:
+        """The state of a call."""
+        state = self.calls.get(key)
+        if state is None:
+            if self.whole:
+                return 0
+            least, most = db.execute(_CALL_STATE, (self.number, *key)).fetchone()
+            state = 0 if least is None else SETTLED if least == 0 else int(most)
+            self.calls[key] = state
+        return state
+
+    def asks(self, db: WritingConnection) -> bool:
+        """Whether an approval of the run may be open."""
+        if self.is_asking is None:
+            self.is_asking = db.execute(SQL["is_asking"], (self.number,)).fetchone() is not None
+        return self.is_asking
+
+
+class WritingConnection(sqlite3.Connection):
+    """The writer's connection and what it knows."""
+
+    def __init__(self, *args: object, **settings: object) -> None:
+        super().__init__(*args, **settings)  # type: ignore[arg-type]  # what sqlite3.connect was given
+        self.runs: dict[tuple[str, str], KnownRun] = {}
+        self.tips: dict[int, Tip] = {}
+        self._version: object = None
+
+    def begin(self) -> None:
+        """Start a transaction; what others have changed is forgotten."""
+        self.execute("BEGIN IMMEDIATE")
+        version = self.execute("PRAGMA data_version").fetchone()[0]
+        if version != self._version or len(self.runs) > RUNS:
+            self.forget()
+            self._version = version
+
+    def forget(self) -> None:
+        """Know nothing."""
+        self.runs.clear()
+        self.tips.clear()
+
+    def run_and_tip(self, tenant: str, run_id: str) -> tuple[KnownRun, Tip]:
+        """A run and its interaction's tip. Raises NotFound."""
+        run = self.runs.get((tenant, run_id))
+        if run is not None:
+            tip = self.tips.get(run.interaction)
+            if tip is not None:
+                return run, tip
+        found = self.execute(_RUN_AND_TIP, (tenant, run_id)).fetchone()
+        if found is None:
+            raise NotFound(f"no run {run_id}")
+        number, interaction, thread, epoch, owner, at, place, digest, sequence = found
+        if run is None:
+            run = KnownRun(number, interaction, thread, epoch, owned=owner is not None, at=at)
+            self.runs[tenant, run_id] = run
+        tip = self.tips.get(interaction)
+        if tip is None:
+            tip = self.tips[interaction] = Tip(interaction, place, digest, sequence)
+        return run, tip
