@@ -98,7 +98,7 @@ class Book:
 
     def call(self, index: int, step: int | None = None) -> CallState:
         run = self.record.runs[self.run_id]
-        return next(c for c in run.calls if c.key == (run.turns - 1 if step is None else step, index))
+        return run.batch[index] if step is None else next(c for c in run.calls if c.key == (step, index))
 
     def begin(self, agent: str = "support", user: str | None = "ada") -> RunEntry:
         caller = Caller(self.tenant, user)

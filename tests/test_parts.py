@@ -172,7 +172,7 @@ def test_the_policys_decision_is_shown_wherever_it_is_on_record() -> None:
     assert [part.decision for part in parts] == [
         {"verdict": "allow", "rule": "small", "revision": "r1"}, {"verdict": "ask"}, {"verdict": "deny"},
     ]  # fmt: skip  # a row
-    assert (parts[2].input, parts[2].effective_input, parts[2].attempt) == ({"a": 1}, None, 0)
+    assert (parts[2].input, parts[2].attempt) == ({"a": 1}, 0)
 
 
 @law("1.2.key")
