@@ -12,7 +12,7 @@ from counterfoil.core import words
 from counterfoil.core.approval import Approval, ApprovalKind, input_digest
 from counterfoil.core.content import Text
 from counterfoil.core.entries import Entry, LateEntry, MemoEntry, ResultEntry, StartEntry, WaitingEntry
-from counterfoil.core.jsontext import JsonValue, loads, normal
+from counterfoil.core.jsontext import JsonValue, dumps, loads, normal
 from counterfoil.core.limits import ATTEMPTS
 from counterfoil.core.outcome import Cancelled, ErrorCode, Failed, ToolFailure
 from counterfoil.core.policy import Verdict
@@ -21,8 +21,8 @@ from counterfoil.core.report import ToolErrorReport
 from counterfoil.core.result import seal
 from counterfoil.core.turn import moment
 from counterfoil.env import Asks, Env, Finished, Ready, Refused
-from counterfoil.execute import Execution, ExecutionHooks, make_report, stopped
-from counterfoil.judge import cut_off, duplicates, fail, judge, readmit, refuse, repeated
+from counterfoil.execute import Execution, ExecutionHooks, finish, make_report
+from counterfoil.judge import cut_off, duplicates, fail, judge, out_of_budget, readmit, refuse, repeated
 from counterfoil.render import content_size
 from counterfoil.store import KeptText
 
@@ -116,7 +116,8 @@ class Batch(ExecutionHooks):
                 author_type="Human" if refused.by_human else "System",
                 author_name=refused.human or "",
                 decision=refused.verdict.to_json() if refused.verdict else None,
-                parsed=refused.parsed,
+                parsed=refused.parsed if refused.before is None else refused.before,
+                effective=None if refused.before is None else refused.parsed,
             )
         )
 
@@ -185,7 +186,8 @@ class Batch(ExecutionHooks):
             if call.decided is not None:
                 await self.take(call, await readmit(self.env, call), self.env.effects.clock())
             elif call.waiting.approval.expires_at is not None and moment(now) >= call.waiting.approval.expires_at:
-                refused = fail(ErrorCode.APPROVAL_EXPIRED, call.record.tool_name, parsed=None)
+                effective = dumps(call.waiting.approval.effective_input)
+                refused = fail(ErrorCode.APPROVAL_EXPIRED, call.record.tool_name, parsed=effective)
                 await self.settle(call, refused, self.env.effects.clock())
 
     def _held(self, index: int) -> bool:
@@ -318,21 +320,14 @@ class Batch(ExecutionHooks):
         for x in done:
             index = x.call.index
             del self.flights[index]
-            finished = x.finished
-            if finished is None:
-                if x.stop == "abandon" or x.stop is None:
+            finished = x.finished or await finish(x, x.end, last=True)
+            if finished.again:
+                if self._again(x, finished):
                     continue
-                result = stopped(x, ended=x.body_over)
-                duration = int((self.env.effects.clock() - x.clock0) * 1_000_000)
-                finished = Finished(result, content_size(result.content), x.started_at, duration)
-                if isinstance(result.outcome, Failed):
-                    finished.report = await make_report(
-                        self.env, x.call, result, TimeoutError(result.outcome.failure.message),
-                        loads(x.ready.effective), duration / 1_000_000, attempts=x.ready.attempts,
-                    )  # fmt: skip  # two rows
-            if self._again(x, finished):
-                continue
+                finished = await finish(x, x.end, last=True)
             self._record(x, finished, now)
+            if x.late_end is not None:
+                self.drive.finish_late(self, x, *x.late_end)
             if finished.fatal is not None:
                 self.drive.fatal = finished.fatal
 
@@ -364,17 +359,16 @@ class Batch(ExecutionHooks):
         )
 
     def _again(self, x: Execution, finished: Finished) -> bool:
+        """Make a failed attempt's successor ready, unless nothing new may start; the lock is asked for anew."""
         tool, ready = x.ready.tool, x.ready
-        outcome = finished.result.outcome
-        if not isinstance(outcome, Failed) or not tool.retries or x.stop == "cancel" or finished.fatal is not None:
-            return False
-        if ready.attempt > tool.retries or outcome.failure.retryable is False or self.drive.stopping:
+        failure = cast("Failed", finished.result.outcome).failure
+        if self.drive.stopping or self.drive.fatal is not None:
             return False
         wait = RETRY_SECONDS * 2 ** (ready.attempt - 1)
-        told = f"attempt {ready.attempt}: {outcome.failure.message or type(finished.error).__name__}"
+        told = f"attempt {ready.attempt}: {failure.message or type(finished.error).__name__}"
         self.ready[x.call.index] = Ready(
             tool, ready.arguments, ready.effective, ready.parsed, ready.verdict, attempt=ready.attempt + 1,
-            edited_by=ready.edited_by, lock=ready.lock, locked=ready.locked, began=ready.began,
+            edited_by=ready.edited_by, lock=ready.lock, began=ready.began,
             not_before=self.env.effects.clock() + wait, attempts=(*ready.attempts, told),
         )  # fmt: skip  # rows by what belongs together
         return True
@@ -411,11 +405,12 @@ class Batch(ExecutionHooks):
             tell = functools.partial(self.drive.tell_progress, execution.call, text, done, total)
             self.loop.call_soon_threadsafe(tell)
 
-    def late(self, execution: Execution) -> None:
+    def late(self, execution: Execution, finished: Finished) -> None:
         """Log beside the call what came too late to be its result."""
-        finished = execution.finished
-        if finished is not None:
-            self.drive.write_later(self._late_entry(execution, finished))
+        self.drive.write_later(self._late_entry(execution, finished))
+        if finished.fatal is not None:
+            self.drive.fatal = finished.fatal
+            self.drive.wake()
 
     def _late_entry(self, x: Execution, finished: Finished) -> LateEntry:
         held, self.outbox = self.outbox, []
@@ -446,11 +441,10 @@ class Batch(ExecutionHooks):
             if any(isinstance(e, ResultEntry) and e.index == call.index for e in self.outbox):
                 continue
             name = call.record.tool_name
-            self.ready.pop(call.index, None)
-            self.asks.pop(call.index, None)
+            known = self.ready.pop(call.index, None) or self.asks.pop(call.index, None)
             began = self.env.effects.clock()
             if why is not None:
-                await self.settle(call, fail(ErrorCode.LIMIT_REACHED, name, limit=why, message=why), began)
+                await self.settle(call, out_of_budget(call, known, why), began)
                 continue
             started = call.start is not None
             text = words.cancelled(name, started=started, ended=True)

@@ -56,7 +56,7 @@ async def check_edit(runtime: Deciding, run_id: str, call_id: str, edited: objec
         head.caller, run.interaction_id, run_id, head.thread_id, agent.name, state, agent.tool_map, agent.policy,
         HookList(), state.limits, runtime.effects, None, None,  # type: ignore[arg-type]  # judging runs no body
     )  # fmt: skip  # rows by what belongs together
-    verdict = await verdict_of(env, call, tool, effective)
+    verdict, _ = await verdict_of(env, call, tool, effective)
     if verdict.error is not None or verdict.verdict == "deny":
         why = verdict.error or verdict.reason or "no reason given"
         raise InvalidInput(f"the policy does not allow {tool.name} with this input: {why}")

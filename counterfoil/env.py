@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from counterfoil.core.call import Caller, Where
+from counterfoil.core.jsontext import clean_text
 from counterfoil.core.limits import Limits
 from counterfoil.core.policy import Verdict
 from counterfoil.core.record import CallState, RunState
@@ -137,6 +138,9 @@ class Refused:
     result: ToolResult
     verdict: Verdict | None = None
     parsed: bytes | None = None
+    """JSON bytes of the input that was judged, where the schema took it."""
+    before: bytes | None = None
+    """JSON bytes of the parsed input, where guards or a person had changed it."""
     error: BaseException | None = None
     """What was raised, for the report."""
     human: str | None = None
@@ -163,17 +167,58 @@ class Finished:
     error: BaseException | None = None
     fatal: BaseException | None = None
     """KeyboardInterrupt or SystemExit: raised again once the call is settled."""
+    again: bool = False
+    """It failed and may be tried again: no guard saw it and nothing was reported."""
+
+
+async def asked(fn: Callable[..., object], seconds: float, *args: object) -> object:
+    """What a hook answers. Whatever it raises is its own: a CancelledError that nobody sent is a RuntimeError.
+
+    Raises:
+        TimeoutError: an awaitable took longer than so many seconds.
+    """
+    try:
+        answer = fn(*args)
+    except asyncio.CancelledError as e:
+        raise RuntimeError("it raised CancelledError, and nobody had cancelled it") from e
+    return await bounded(answer, seconds)
 
 
 async def bounded(answer: object, seconds: float) -> object:
-    """What a hook or handler gave; awaited for so many seconds at most.
+    """What a hook or handler gave; awaited for so many seconds at most, however it takes a cancel.
 
     Raises:
-        TimeoutError: it took longer.
+        TimeoutError: it took longer; it is cancelled and not waited for.
     """
     if not isinstance(answer, Awaitable):
         return answer
+    task = asyncio.ensure_future(_awaited(answer))
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+    if not task.done():
+        task.add_done_callback(_looked_at)
+        task.cancel()
+        raise TimeoutError(f"it gave no answer within {seconds:g} s")
+    if task.cancelled():
+        raise RuntimeError("it was cancelled, and not by us")
+    return task.result()
 
 
-    async with asyncio.timeout(seconds):
-        return await answer
+async def _awaited(answer: Awaitable[object]) -> object:
+    return await answer
+
+
+def _looked_at(task: asyncio.Future[object]) -> None:
+    if not task.cancelled():
+        task.exception()  # read, so that asyncio does not report it as forgotten: nobody waits any more
+
+
+def told(error: BaseException) -> str:
+    """What an exception says of itself; its class, where it says nothing or cannot."""
+    try:
+        return clean_text(str(error)) or type(error).__name__
+    except Exception:  # noqa: BLE001  # an exception whose own text raises must not hide the failure
+        return type(error).__name__

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import hashlib
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any, Literal, TypeAlias, cast
 
 from counterfoil.core import words
 from counterfoil.core.content import BLOCK_TYPES, Block, Json, Kept, Text, block_to_json
-from counterfoil.core.errors import ToolError
-from counterfoil.core.jsontext import JsonValue, clean_text, dumps, loads
+from counterfoil.core.errors import ToolError, check_own_code
+from counterfoil.core.jsontext import JsonValue, clean_text, dumps, loads, utf8_size
 from counterfoil.core.limits import GUARD_SECONDS, PREVIEW_BYTES, REPORT_SECONDS
 from counterfoil.core.outcome import (
     Cancelled,
@@ -29,7 +30,7 @@ from counterfoil.core.record import CallState
 from counterfoil.core.report import AnyError, ToolErrorReport
 from counterfoil.core.result import ToolResult, seal
 from counterfoil.core.shorten import head_and_tail
-from counterfoil.env import Env, Finished, Ready, bounded
+from counterfoil.env import Env, Finished, Ready, asked, told
 from counterfoil.hooks import UNCHANGED, AfterCall, Change
 from counterfoil.pool import NeverStarted
 from counterfoil.render import Unrenderable, combine, content_size, render
@@ -43,15 +44,19 @@ Stop: TypeAlias = Literal["timeout", "cancel", "limit", "abandon"]
 
 
 class TimedOut(Exception):  # noqa: N818  # what a report shows as the error of a time-out
-    """The body took longer than its tool's time-out."""
+    """The body took longer than its tool's time-out, or the run's time was used up; the cause is how it was stopped."""
+
+
+End: TypeAlias = "tuple[object, BaseException | None]"
+"""What a body returned, and what it raised."""
 
 
 class Execution:
     """One attempt at one call: its body, its clock and its end."""
 
     __slots__ = (
-        "_fatal", "body_over", "call", "clock0", "ctx", "env", "finished", "finishing", "hooks", "items", "on_end", "over",
-        "process", "ready", "started_at", "stop", "task", "timer",
+        "_fatal", "body_over", "broken", "call", "clock0", "closing", "ctx", "end", "env", "finished", "finishing", "hooks",
+        "in_thread", "items", "late_end", "on_end", "over", "process", "ready", "started_at", "stop", "task", "timer",
     )  # fmt: skip  # a list of names reads better in rows
 
     def __init__(self, env: Env, call: CallState, ready: Ready, hooks: ExecutionHooks, on_end: Callable[[Execution], None]) -> None:
@@ -64,11 +69,20 @@ class Execution:
         self.finished: Finished | None = None
         self.finishing = False
         self.over = False
-        """Its end was handed to the loop."""
+        """Its end was handed to the loop, or is about to be."""
         self.body_over = False
         """No body of it runs any more."""
+        self.in_thread = False
+        """A thread runs the body, and cannot be stopped."""
+        self.end: End | None = None
+        """How the body ended; None for one that was given up."""
+        self.late_end: End | None = None
+        """What the body gave after its time-out, in the moment that it had to stop."""
+        self.broken: BaseException | None = None
+        """What failed in the gateway itself, or in a guard, after the body."""
         self.timer: asyncio.TimerHandle | None = None
         self.task: asyncio.Task[None] | None = None
+        self.closing: asyncio.Task[None] | None = None
         self.process: Any = None
         self.items: list[object] | None = None
         self.ctx: Any = None
@@ -85,6 +99,11 @@ class Execution:
             wait = max(self.ready.not_before - self.clock0, 0.0) if self.ready.not_before else 0.0
             self.timer = loop.call_later(self.ready.tool.timeout + wait, self.tell, "timeout")
 
+    @property
+    def fatal(self) -> BaseException | None:
+        """KeyboardInterrupt or SystemExit, which ends the program once the call is settled."""
+        return self._fatal
+
     def tell(self, why: Stop) -> None:
         """Tell the body to stop; its end, whenever it comes, is seen by `on_end`."""
         if self.over or self.finishing or self.stop is not None:
@@ -98,9 +117,16 @@ class Execution:
 
     def give_up(self) -> None:
         """Stop waiting for the body: its call ends now, and what it still gives is late."""
-        if not self.over:
-            self.over = True
-            self._disarm()
+        if self.over or self.finishing:
+            return
+        self.over = True
+        self._disarm()
+        self.closing = asyncio.get_running_loop().create_task(self._close())
+
+    async def _close(self) -> None:
+        try:
+            self.finished = await finish(self, None)
+        finally:
             self.on_end(self)
 
     def _disarm(self) -> None:
@@ -114,8 +140,6 @@ class Execution:
         if not self.over:
             self.over = True
             self.on_end(self)
-        elif self.finished is not None and self.stop != "abandon":
-            self.hooks.late(self)
         if self.body_over and self.ready.lock is not None:
             self.hooks.released(self)
 
@@ -125,9 +149,11 @@ class Execution:
             await self._attempt()
         except asyncio.CancelledError:
             raise
-        except BaseException:  # what may fail here is ours: the call must still end
+        except BaseException as e:  # what may fail here is ours, or a guard's: the call must still end
             log.exception("call %s of run %s failed in the gateway", self.call.record.call_id, self.env.run_id)
-            self.stop = self.stop or "cancel"
+            self.broken = e
+            if isinstance(e, (KeyboardInterrupt, SystemExit)):
+                self._fatal = e
         finally:
             self._ended()
 
@@ -140,9 +166,9 @@ class Execution:
         try:
             value = await self._body()
         except asyncio.CancelledError as e:
-            if self.stop is None or self.stop == "abandon":
+            if self.stop == "abandon" or (self.stop is None and _told_to_stop()):
                 self.stop = "abandon"
-                self.body_over = self.body_over or self._body_known_over()
+                self.body_over = self.body_over or not self.in_thread
                 raise
             error = e
         except (KeyboardInterrupt, SystemExit) as e:
@@ -151,30 +177,27 @@ class Execution:
             error = e
         if probe is not None:
             probe("body:after")
-        self.body_over = self.body_over or self.stop is None or self._body_known_over()
-        # A body that ended by itself keeps its real end, even when it had been told to stop.
+        self.body_over = self.body_over or self.stop is None or not self.in_thread
+        stopped_by_us = self.stop is not None and isinstance(error, asyncio.CancelledError)
+        if self.over:
+            if not stopped_by_us:
+                self.hooks.late(self, await finish(self, (value, error), late=True))
+            return
+        # A body that ended by itself keeps its real end, even when it had been told to stop; but not after its time.
         self.finishing = True
-        self.finished = await finish(self, value, error)
+        if self.stop == "timeout" and not stopped_by_us:
+            self.late_end = value, error
+            value, error = None, asyncio.CancelledError()
+        self.end = value, error
+        self.finished = await finish(self, self.end)
 
-    def _body_known_over(self) -> bool:
-        # A sync body runs on in its thread when its task is cancelled; its own callback says when it is over.
-        return not (self._in_thread() and self.stop is not None)
-
-    def _in_thread(self) -> bool:
-        schema = self.ready.tool.schema
-        return (
-            self.ready.tool.isolation == "thread"
-            and isinstance(schema, FunctionSchema)
-            and not schema.is_async
-            and not schema.is_async_generator
-        )
-
-    def _thread_over(self, _value: object, _error: BaseException | None) -> None:
+    def _thread_over(self, value: object, error: BaseException | None) -> None:
+        self.in_thread = False
         if not self.body_over and self.stop is not None:
             self.body_over = True
             if self.over:
-                if self.stop != "abandon" and not isinstance(_error, NeverStarted):
-                    self.hooks.thread_ended(self, _value, _error)
+                if self.stop != "abandon" and not isinstance(error, NeverStarted):
+                    self.hooks.thread_ended(self, value, error)
                 self.hooks.released(self)
         self.body_over = True
 
@@ -201,37 +224,57 @@ class Execution:
         deps = None if schema.deps is None or ctx is None else ctx.deps
         args, kwargs = schema.bind(ready.arguments, ctx, deps)
         if schema.is_async:
-            return await tool.fn(*args, **kwargs)
+            return await self._whole(await tool.fn(*args, **kwargs))
         if schema.is_async_generator:
             return await self._drain(tool.fn(*args, **kwargs))
-        if schema.is_generator:
-            make = functools.partial(tool.fn, *args, **kwargs)
-            return await self._drain(self.env.pool.iterate(make, on_done=self._thread_over))
-        value = await self.env.pool.submit(functools.partial(tool.fn, *args, **kwargs), on_done=self._thread_over)
-        return await value if inspect.isawaitable(value) else value
+        body = functools.partial(tool.fn, *args, **kwargs)
+        return await self._iterated(body) if schema.is_generator else await self._threaded(body)
 
     async def _dynamic(self) -> object:
         tool = self.ready.tool
         call = dynamic_caller(tool.fn)
         body = functools.partial(call, self._context(), self.ready.arguments)
         if inspect.iscoroutinefunction(tool.fn) or inspect.iscoroutinefunction(getattr(tool.fn, "__call__", None)):
-            return await body()
-        value = await self.env.pool.submit(body, on_done=self._thread_over)
-        return await value if inspect.isawaitable(value) else value
+            return await self._whole(await body())
+        if inspect.isasyncgenfunction(tool.fn) or inspect.isasyncgenfunction(getattr(tool.fn, "__call__", None)):
+            return await self._drain(body())
+        return await self._threaded(body)
 
-    async def _drain(self, items: Any) -> object:
+    async def _threaded(self, body: Callable[[], object]) -> object:
+        self.in_thread = True
+        return await self._whole(await self.env.pool.submit(body, on_done=self._thread_over))
+
+    async def _iterated(self, make: Callable[[], Any]) -> object:
+        self.in_thread = True
+        return await self._drain(self.env.pool.iterate(make, on_done=self._thread_over))
+
+    async def _whole(self, value: object) -> object:
+        """What a function returned, where that is more work: an awaitable, or a generator that it made."""
+        if isinstance(value, PLAIN):
+            return value
+        if inspect.isawaitable(value):
+            value = await value
+        if inspect.isgenerator(value):
+            return await self._iterated(functools.partial(iter, value))
+        if inspect.isasyncgen(value):
+            return await self._drain(value)
+        return value
+
+    async def _drain(self, items: AsyncIterator[object]) -> object:
         self.items = kept = []
         size = 0
-        limit = self.max_bytes()
-        async for item in items:
-            kept.append(item)
-            if isinstance(item, str):
-                size += len(item)
-                self.hooks.progress(self, item, None, None)
-            elif not isinstance(item, ToolResult):
-                self.hooks.progress(self, _short(item), None, None)
-            if size > limit and self.ready.tool.on_oversize == "fail":
-                break
+        limit = self.max_bytes() if self.ready.tool.on_oversize == "fail" else None
+        async with contextlib.aclosing(cast("AsyncGenerator[object, None]", items)):
+            async for item in items:
+                kept.append(item)
+                if isinstance(item, ToolResult):
+                    continue
+                text = item if isinstance(item, str) else _short(item)
+                self.hooks.progress(self, text, None, None)
+                if limit is not None:
+                    size += utf8_size(clean_text(item)) if isinstance(item, str) else _least_size(item)
+                    if size > limit:
+                        break
         return combine(kept)
 
     def max_bytes(self) -> int:
@@ -252,17 +295,25 @@ class Execution:
             self._progress(text, done, total)
 
         items: list[object] = []
+
+        def on_item(item: object) -> None:
+            items.append(item)
+            if not isinstance(item, ToolResult):
+                self._progress(item if isinstance(item, str) else _short(item), None, None)
+
         context = {
             "caller": self.env.caller.to_json(), "run_id": self.env.run_id, "thread_id": self.env.thread_id,
             "step_index": self.call.turn.step, "call_id": self.call.record.call_id,
             "idempotency_key": self.env.key(self.call), "attempt": ready.attempt,
         }  # fmt: skip  # rows by what belongs together
         schema = cast("FunctionSchema", tool.schema)
+        if schema.is_generator or schema.is_async_generator:
+            self.items = items
         value = await body.run(
             tool.target, ready.arguments, context, schema.context,
-            on_progress=on_progress, on_memo=on_memo, on_item=items.append,
+            on_progress=on_progress, on_memo=on_memo, on_item=on_item,
         )  # fmt: skip  # as above
-        return combine(items) if schema.is_generator or schema.is_async_generator else value
+        return combine(items) if self.items is not None else value
 
 
 TELL_SECONDS = 0.25
@@ -279,7 +330,7 @@ class ExecutionHooks:
     def progress(self, execution: Execution, text: str, done: float | None, total: float | None) -> None:
         """The body says how far it is."""
 
-    def late(self, execution: Execution) -> None:
+    def late(self, execution: Execution, finished: Finished) -> None:
         """A body that was given up has ended after all."""
 
     def thread_ended(self, execution: Execution, value: object, error: BaseException | None) -> None:
@@ -298,6 +349,16 @@ def dynamic_caller(fn: Callable[..., Any]) -> Callable[[Any, dict[str, Any]], An
     return (lambda ctx, arguments: fn(ctx, arguments)) if len(parameters) >= 2 else (lambda _, arguments: fn(arguments))  # noqa: PLR2004
 
 
+PLAIN: tuple[type, ...] = (str, int, float, dict, list, tuple, ToolResult, type(None))
+"""What most tools return: it is looked at no further."""
+
+
+def _told_to_stop() -> bool:
+    """Somebody cancelled this very task; else a CancelledError is the body's own."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 def _short(item: object) -> str:
     try:
         return dumps(item).decode()[:200]
@@ -305,23 +366,72 @@ def _short(item: object) -> str:
         return type(item).__name__
 
 
-async def finish(x: Execution, value: object, error: BaseException | None) -> Finished:
-    """Render, after-guards, size, report: what the end of a body amounts to."""
+def _least_size(item: object) -> int:
+    """Bytes of an item, at least 1; what cannot be rendered is found out when all items are there."""
+    try:
+        return max(content_size(render(item)), 1)
+    except Unrenderable:
+        return 1
+
+
+def may_try_again(x: Execution, result: ToolResult) -> bool:
+    """Whether a failed attempt may have a successor, if nothing stops the run meanwhile."""
+    tool, outcome = x.ready.tool, result.outcome
+    return (
+        tool.retries > 0
+        and isinstance(outcome, Failed)
+        and outcome.failure.retryable is not False
+        and x.ready.attempt <= tool.retries
+        and x.stop in (None, "timeout")
+        and x.fatal is None
+    )
+
+
+def outcome_of(x: Execution, end: End | None) -> tuple[ToolResult, BaseException | None]:
+    """What the end of a body amounts to, before anybody else sees it; ``end`` is None for one that was given up."""
+    tool = x.ready.tool
+    if x.broken is not None:
+        shown, message = type(x.broken).__name__, told(x.broken)
+        return gateway_failure(ErrorCode.TOOL_ERROR, tool.name, message=message, error=shown), x.broken
+    value, error = end or (None, asyncio.CancelledError())
+    if error is None:
+        return accept(tool.name, value)
+    if isinstance(error, asyncio.CancelledError) and x.stop not in (None, "abandon"):
+        result = stopped(x, ended=x.body_over)
+        if not isinstance(result.outcome, Failed):
+            return result, None
+        cause = TimedOut(result.outcome.failure.message)
+        cause.__cause__ = (x.late_end[1] if x.late_end is not None else None) or error
+        return result, cause
+    return failed(x, error), error
+
+
+async def finish(x: Execution, end: End | None, *, last: bool = False, late: bool = False) -> Finished:
+    """Render, after-guards, size, report: what the end of a body amounts to.
+
+    Args:
+        x: the attempt.
+        end: how its body ended; None when it was given up.
+        last: there is no further attempt, whatever the tool allows.
+        late: it does not count and is only logged: nothing is reported or kept apart.
+    """
     env, ready = x.env, x.ready
     duration = int((env.effects.clock() - x.clock0) * 1_000_000)
-    if error is None:
-        result, cause = accept(ready.tool.name, value)
-    else:
-        result, cause = failed(x, error), error
-    replaced: JsonValue = None
-    if env.hooks.after_call:
-        result, replaced, guard_error = await _after_guards(x, result)
-        cause = guard_error or cause
+    result, cause = outcome_of(x, end)
+    if not last and not late and may_try_again(x, result):
+        return Finished(result, 0, x.started_at, duration, error=cause, again=True)
     if x.ctx is not None and x.ctx._scratch is not None:
         result = seal(
             result.content, result.outcome, result.details, x.ctx._scratch.merged(result.extensions),
             result.terminate, result.narration,
         )  # fmt: skip  # two rows
+    replaced: JsonValue = None
+    if env.hooks.after_call and x.broken is None:
+        result, replaced, guard_error = await _after_guards(x, result)
+        if guard_error is not None:
+            # As if it had been raised while the tool's own error was handled: the report shows both.
+            guard_error.__context__ = guard_error.__context__ or cause
+            cause = guard_error
     if ready.edited_by is not None:
         note = Text(words.edited(ready.tool.name, ready.effective.decode()))
         result = seal((note, *result.content), result.outcome, result.details, result.extensions, result.terminate, result.narration)
@@ -329,10 +439,10 @@ async def finish(x: Execution, value: object, error: BaseException | None) -> Fi
     kept = None
     if size > x.max_bytes() and ready.tool.on_oversize == "fail" and isinstance(result.outcome, Succeeded):
         result = gateway_failure(ErrorCode.OUTPUT_TOO_LARGE, ready.tool.name, size=size, limit=x.max_bytes())
-    elif size > env.limits.keep_apart_bytes and not ready.tool.builtin:
+    elif size > env.limits.keep_apart_bytes and not ready.tool.builtin and not late:
         result, kept = keep_apart(result, env, x.call.record.call_id)
-    done = Finished(result, size, x.started_at, duration, kept, None, replaced, cause, x._fatal)
-    if isinstance(result.outcome, Failed):
+    done = Finished(result, size, x.started_at, duration, kept, None, replaced, cause, x.fatal)
+    if isinstance(result.outcome, Failed) and not late:
         done.report = await make_report(
             env, x.call, result, cause, loads(ready.effective), env.effects.clock() - ready.began,
             attempts=ready.attempts, partial=x.items,
@@ -347,10 +457,9 @@ def accept(tool: str, value: object) -> tuple[ToolResult, BaseException | None]:
             return seal(render(value), SUCCESS), None
         except Unrenderable as e:
             return gateway_failure(ErrorCode.UNRENDERABLE_OUTPUT, tool, message=str(e)), e
-    if not isinstance(value.outcome, (Succeeded, Failed)) and not (
-        isinstance(value.outcome, Denied) and value.outcome.by == "tool"
-    ):
-        forged = TypeError(f"a tool returned a {type(value.outcome).__name__} result; only the gateway makes those")
+    why = _forged(value.outcome)
+    if why is not None:
+        forged = TypeError(f"a tool returned {why}; only the gateway makes those")
         return gateway_failure(ErrorCode.TOOL_ERROR, tool, message=str(forged), error="a forged result"), forged
     if value.details is not None or value.narration is not None or isinstance(value.outcome, Failed):
         data = value.outcome.failure.data if isinstance(value.outcome, Failed) else None
@@ -360,14 +469,38 @@ def accept(tool: str, value: object) -> tuple[ToolResult, BaseException | None]:
             if isinstance(value.outcome, Succeeded):
                 return gateway_failure(ErrorCode.UNRENDERABLE_OUTPUT, tool, message=f"details: {e}"), e
             # A declared failure or denial keeps its outcome (contract 3): what cannot be stored is left out.
-            outcome = value.outcome
-            if isinstance(outcome, Failed):
-                f = outcome.failure
-                outcome = Failed(ToolFailure(f.code, f.message, f.retryable, f.origin, f.body))
-            return seal(value.content, outcome, None, value.extensions, value.terminate), e
+            kept: ToolOutcome = value.outcome
+            if isinstance(kept, Failed):
+                f = kept.failure
+                kept = Failed(ToolFailure(f.code, f.message, f.retryable, f.origin, f.body))
+            return seal(value.content, kept, None, value.extensions, value.terminate), e
     if any(not isinstance(b, BLOCK_TYPES) for b in value.content):
         return gateway_failure(ErrorCode.UNRENDERABLE_OUTPUT, tool, message="content that is no block"), None
+    outcome = value.outcome
+    if isinstance(outcome, Failed) and (outcome.failure.origin != "tool" or outcome.failure.body != "ended"):
+        f = outcome.failure
+        return value_with(value, Failed(ToolFailure(f.code, f.message, f.retryable, "tool", "ended", f.data))), None
     return value, None
+
+
+def value_with(result: ToolResult, outcome: ToolOutcome) -> ToolResult:
+    """The same result with another outcome."""
+    return seal(result.content, outcome, result.details, result.extensions, result.terminate, result.narration)
+
+
+def _forged(outcome: object) -> str | None:
+    """What is wrong with an outcome that a tool gave: whose it really is to give."""
+    match outcome:
+        case Succeeded() | Denied(by="tool"):
+            return None
+        case Failed(failure):
+            try:
+                check_own_code(failure.code)
+            except ValueError:
+                return f"a failure with the code {failure.code!r}"
+            return None
+        case _:
+            return f"a {type(outcome).__name__} result"
 
 
 SUCCESS = Succeeded()
@@ -380,29 +513,32 @@ def gateway_failure(code: ErrorCode, tool: str, *, message: str = "", body: Any 
 
 
 def failed(x: Execution, error: BaseException) -> ToolResult:
-    """The result of a body that raised, or was stopped."""
+    """The result of a body that raised."""
     tool = x.ready.tool
-    if isinstance(error, asyncio.CancelledError) and x.stop is not None:
-        return stopped(x, ended=x.body_over)
     if isinstance(error, ToolError):
-        failure = ToolFailure(error.code, error.message, error.retryable, "tool", "ended", error.data)
-        text = clean_text(error.message)
-        result = seal((Text(text),), Failed(failure), error.details)
-        return result.with_narration(error.narration) if error.narration else result
-    shown = getattr(error, "class_name", None) or type(error).__name__
+        return _declared(error)
+    # A class that could not come out of its process has a stand-in that carries its name.
+    shown = type(error).__name__
+    if type(error).__module__ == "counterfoil.process":
+        shown = str(getattr(error, "class_name", shown))
     code = ErrorCode.TOOL_ERROR
-    failure = ToolFailure(code, _told(error), retryable(code, safe=tool.safe), "tool", "ended")
-    text = words.tool_error(tool.name, shown)
+    failure = ToolFailure(code, told(error), retryable(code, safe=tool.safe), "tool", "ended")
     if tool.expose and isinstance(error, tool.expose):
-        text = _told(error) or text
-    return seal((Text(text),), Failed(failure))
+        shown = f"{shown}: {told(error)}"
+    return seal((Text(words.tool_error(tool.name, shown)),), Failed(failure))
 
 
-def _told(error: BaseException) -> str:
+def _declared(error: ToolError) -> ToolResult:
+    """A failure that its author declared. Its fields are the author's, so they are looked at again."""
+    text = clean_text(str(error.message))
+    code, data, details = error.code, error.data, error.details
     try:
-        return clean_text(str(error))
-    except Exception:  # noqa: BLE001  # an exception whose own text raises must not hide the failure
-        return type(error).__name__
+        check_own_code(code)
+        dumps([data, details, error.narration])
+    except ValueError:
+        code, data, details = None, None, None
+    result = seal((Text(text),), Failed(ToolFailure(code, text, error.retryable, "tool", "ended", data)), details)
+    return result.with_narration(error.narration) if isinstance(error.narration, str) else result
 
 
 def stopped(x: Execution, *, ended: bool) -> ToolResult:
@@ -430,7 +566,7 @@ async def _after_guards(x: Execution, result: ToolResult) -> tuple[ToolResult, J
     for guard in env.hooks.after_call:
         seen = AfterCall(env.where(x.call), env.caller, x.call.record.call_id, tool, loads(x.ready.effective), result)
         try:
-            answer = await bounded(guard(seen), GUARD_SECONDS)
+            answer = await asked(guard, GUARD_SECONDS, seen)
             if answer is None:
                 continue
             if not isinstance(answer, Change) or answer.input is not UNCHANGED:
@@ -439,7 +575,7 @@ async def _after_guards(x: Execution, result: ToolResult) -> tuple[ToolResult, J
         except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
             raise
         except BaseException as e:  # noqa: BLE001  # whatever a guard raises refuses the call (contract 3)
-            refused = gateway_failure(ErrorCode.GUARD_ERROR, tool.name, message=_told(e), effect=words.HAS_ENDED)
+            refused = gateway_failure(ErrorCode.GUARD_ERROR, tool.name, message=told(e), effect=words.HAS_ENDED)
             return refused, _replaced(original), e
     return result, (None if result is original else _replaced(original)), None
 
@@ -509,7 +645,7 @@ async def make_report(
     )
     for handler in env.hooks.on_tool_error:
         try:
-            await bounded(handler(report), REPORT_SECONDS)
+            await asked(handler, REPORT_SECONDS, report)
         except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
             raise
         except BaseException:  # a handler changes nothing

@@ -38,6 +38,12 @@ class Change:
     narration: str | None | _Unchanged = UNCHANGED
     terminate: bool | _Unchanged = UNCHANGED
 
+    @property
+    def after_only(self) -> bool:
+        """It changes something that there is only after a call."""
+        after = (self.content, self.details, self.narration, self.terminate)
+        return any(value is not UNCHANGED for value in after)
+
 
 @dataclass(frozen=True, slots=True)
 class Skip:

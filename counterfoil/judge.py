@@ -23,7 +23,7 @@ from counterfoil.core.record import CallState
 from counterfoil.core.result import ToolResult, seal
 from counterfoil.core.states import DUPLICATE, spent
 from counterfoil.core.turn import thread_kind
-from counterfoil.env import Asks, Env, Ready, Refused, bounded
+from counterfoil.env import Asks, Env, Ready, Refused, asked, told
 from counterfoil.hooks import UNCHANGED, BeforeCall, Change, Skip
 from counterfoil.policy import no_policy
 from counterfoil.tool import Tool
@@ -36,7 +36,7 @@ def refuse(outcome: ToolOutcome, text: str, **more: Any) -> Refused:
 
 def fail(code: ErrorCode, tool: str, *, message: str = "", error: BaseException | None = None, **values: Any) -> Refused:
     """A failure of the gateway's before any body ran; ``values`` fill the sentence of the code."""
-    more = {k: values.pop(k) for k in ("verdict", "parsed", "raw_input") if k in values}
+    more = {k: values.pop(k) for k in ("verdict", "parsed", "before", "raw_input") if k in values}
     failure = ToolFailure(
         code, message or f"{code.name} of {tool}", retryable(code, safe=False), "gateway", "not_started"
     )
@@ -96,12 +96,13 @@ async def _guarded(
     for guard in env.hooks.before_call:
         seen = BeforeCall(env.where(call), env.caller, call.record.call_id, tool, loads(effective))
         try:
-            answer = await bounded(guard(seen), GUARD_SECONDS)
+            answer = await asked(guard, GUARD_SECONDS, seen)
             if isinstance(answer, Skip):
-                by = getattr(guard, "__name__", type(guard).__name__)
-                return refuse(Skipped(answer.reason, by), words.skipped(tool.name, answer.reason), parsed=parsed)
+                by, reason = str(getattr(guard, "__name__", type(guard).__name__)), str(answer.reason)
+                before = None if effective == parsed else parsed
+                return refuse(Skipped(reason, by), words.skipped(tool.name, reason), parsed=effective, before=before)
             if isinstance(answer, Change):
-                if answer.input is UNCHANGED:
+                if answer.input is UNCHANGED or answer.after_only:
                     raise TypeError("a guard before a call may change the input alone; give Change(input=…)")
                 arguments = tool.schema.validate(cast("dict[str, Any]", answer.input))
                 effective = dumps(tool.schema.dump(arguments))
@@ -111,8 +112,9 @@ async def _guarded(
             raise
         except BaseException as e:  # noqa: BLE001  # whatever a guard raises refuses the call (contract 3)
             return fail(
-                ErrorCode.GUARD_ERROR, tool.name, effect=words.NOTHING_RAN, error=e, message=str(e), parsed=effective
-            )
+                ErrorCode.GUARD_ERROR, tool.name, effect=words.NOTHING_RAN, error=e, message=told(e),
+                parsed=effective, before=None if effective == parsed else parsed,
+            )  # fmt: skip  # two rows
     return await admit(env, call, tool, arguments, effective, None if effective == parsed else parsed)
 
 
@@ -135,26 +137,29 @@ def facts_of(env: Env, tool: Tool, arguments: JsonValue) -> Facts:
     )
 
 
-async def verdict_of(env: Env, call: CallState, tool: Tool, effective: bytes) -> Verdict:
-    """The policy's word on an effective input; an error of the tool's own ``needs_approval`` is one of the policy."""
+async def verdict_of(env: Env, call: CallState, tool: Tool, effective: bytes) -> tuple[Verdict, BaseException | None]:
+    """The policy's word on an effective input, and what the tool's own ``needs_approval`` raised.
+
+    An error of ``needs_approval`` is one of the policy.
+    """
     asks = tool.needs_approval
     if callable(asks):
         try:
-            answer = await bounded(asks(env.judging_context(call), loads(effective)), GUARD_SECONDS)
+            answer = await asked(asks, GUARD_SECONDS, env.judging_context(call), loads(effective))
             if not isinstance(answer, bool):
                 raise TypeError(f"needs_approval of {tool.name} must give True or False, got {answer!r:.80}")  # noqa: TRY301  # one way out for every error
             asks = answer
         except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
             raise
         except BaseException as e:  # noqa: BLE001  # refused, never let through
-            error = f"needs_approval raised {type(e).__name__}: {e}"
-            return Verdict("deny", None, None, env.policy.revision if env.policy else None, error=error)
+            error = f"needs_approval raised {type(e).__name__}: {told(e)}"
+            return Verdict("deny", None, None, env.policy.revision if env.policy else None, error=error), e
     if env.policy is None:
-        return no_policy(tool.read_only, asks)
+        return no_policy(tool.read_only, asks), None
     verdict = env.policy.judge(
         facts_of(env, tool, loads(effective)), read_only=tool.read_only, needs_approval=asks
     )
-    return await verdict if isinstance(verdict, Awaitable) else verdict
+    return (await verdict if isinstance(verdict, Awaitable) else verdict), None
 
 
 async def admit(
@@ -163,34 +168,40 @@ async def admit(
     """Policy, approval and limits, for an input that nothing changes any more."""
     if tool.builtin:
         return Ready(tool, arguments, effective, parsed, no_policy(True, False))  # noqa: FBT003  # read-only, asks nobody
-    verdict = await verdict_of(env, call, tool, effective)
-    refused = by_policy(tool, verdict, effective)
+    verdict, error = await verdict_of(env, call, tool, effective)
+    refused = by_policy(tool, verdict, effective, parsed, error)
     if refused is not None:
         return refused
     digest = input_digest(tool.name, effective) if env.rejected else ""
     if digest in env.rejected and env.policy is not None and env.policy.repeat_block:
         return refuse(
             Denied("policy", "repeat_block", "a person refused this very call before"),
-            words.repeat_blocked(tool.name), verdict=verdict, parsed=effective,
+            words.repeat_blocked(tool.name), verdict=verdict, parsed=effective, before=parsed,
         )  # fmt: skip  # two rows
-    used = over_budget(env, call)
-    if used is not None:
-        return fail(ErrorCode.LIMIT_REACHED, tool.name, limit=used, message=used, verdict=verdict, parsed=effective)
     if verdict.verdict == "ask":
         return Asks(tool, effective, parsed, verdict)
+    used = over_budget(env, call)
+    if used is not None:
+        return fail(
+            ErrorCode.LIMIT_REACHED, tool.name, limit=used, message=used, verdict=verdict, parsed=effective, before=parsed
+        )
     return Ready(tool, arguments, effective, parsed, verdict, lock=lock_of(tool, arguments))
 
 
-def by_policy(tool: Tool, verdict: Verdict, effective: bytes) -> Refused | None:
+def by_policy(
+    tool: Tool, verdict: Verdict, effective: bytes, parsed: bytes | None, error: BaseException | None
+) -> Refused | None:
     """The refusal that a verdict amounts to, if it is one."""
     if verdict.error is not None:
         return fail(
-            ErrorCode.POLICY_ERROR, tool.name, error=RuntimeError(verdict.error), message=verdict.error,
-            verdict=verdict, parsed=effective,
+            ErrorCode.POLICY_ERROR, tool.name, error=error, message=verdict.error,
+            verdict=verdict, parsed=effective, before=parsed,
         )  # fmt: skip  # two rows
     if verdict.verdict == "deny":
         outcome = Denied("policy", verdict.rule, verdict.reason)
-        return refuse(outcome, words.denied(tool.name, verdict.reason), verdict=verdict, parsed=effective)
+        return refuse(
+            outcome, words.denied(tool.name, verdict.reason), verdict=verdict, parsed=effective, before=parsed
+        )
     return None
 
 
@@ -202,6 +213,22 @@ def over_budget(env: Env, call: CallState) -> str | None:
         if position > calls:
             return f"{calls} tool calls"
     return spent(env.run, env.limits)
+
+
+def out_of_budget(call: CallState, known: Ready | Asks | None, why: str) -> Refused:
+    """A call that is open when a budget of the run is used up; ``known``: what was judged of it."""
+    name = call.record.tool_name
+    parsed = known.effective if known is not None else None
+    before = known.parsed if known is not None else None
+    if known is None and call.waiting is not None:
+        approval = call.waiting.approval
+        parsed, before = dumps(approval.effective_input), dumps(approval.input)
+        before = None if parsed == before else before
+    if call.start is None:
+        return fail(ErrorCode.LIMIT_REACHED, name, limit=why, message=why, parsed=parsed, before=before)
+    # An attempt of it ran, and another one was to come.
+    failure = ToolFailure(ErrorCode.LIMIT_REACHED, why, retryable=False, origin="gateway", body="unknown")
+    return refuse(Failed(failure), words.limit_in_body(name), parsed=call.start.effective, before=call.start.parsed)
 
 
 def lock_of(tool: Tool, arguments: dict[str, Any]) -> str | None:
@@ -222,6 +249,7 @@ async def readmit(env: Env, call: CallState) -> Ready | Asks | Refused:
             outcome = Rejected(decision.reason, decision.by)
             return refuse(
                 outcome, words.rejected(name, decision.reason), parsed=dumps(approval.effective_input),
+                before=None if approval.input == approval.effective_input else dumps(approval.input),
                 human=decision.by or "somebody", by_human=True, system=False,
             )  # fmt: skip  # two rows
         case "record":
@@ -242,18 +270,21 @@ async def readmit(env: Env, call: CallState) -> Ready | Asks | Refused:
         return fail(ErrorCode.INVALID_JSON, name, reason=e.reason, error=e, raw_input=True)
     except InvalidArguments as e:
         return invalid(name, e)
-    verdict = await verdict_of(env, call, tool, effective)
-    refused = by_policy(tool, verdict, effective)
+    given = dumps(approval.input)
+    parsed = None if given == effective else given
+    verdict, error = await verdict_of(env, call, tool, effective)
+    refused = by_policy(tool, verdict, effective, parsed, error)
     if refused is not None:
         return refused
-    parsed = dumps(approval.input)
     if verdict.verdict == "ask" and not _holds(waiting.decision, verdict, tool) and decision.choice == "approve":
         return Asks(tool, effective, parsed, verdict, after=approval.id)
-    used = spent(env.run, env.limits)
+    used = over_budget(env, call)
     if used is not None:
-        return fail(ErrorCode.LIMIT_REACHED, name, limit=used, message=used, verdict=verdict, parsed=effective)
+        return fail(
+            ErrorCode.LIMIT_REACHED, name, limit=used, message=used, verdict=verdict, parsed=effective, before=parsed
+        )
     return Ready(
-        tool, arguments, effective, None if parsed == effective else parsed, verdict,
+        tool, arguments, effective, parsed, verdict,
         approval_id=approval.id, lock=lock_of(tool, arguments),
         edited_by=(decision.by or "somebody") if decision.input is not None else None,
         attempt=call.start.attempt + 1 if call.start else 1,

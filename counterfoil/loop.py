@@ -229,7 +229,8 @@ class Drive:
             try:
                 await self.write([entry])
             except Fenced:
-                log.warning("a late result of run %s could not be logged: another worker drives it", self.run.run_id)
+                # The run has ended, or has another driver: what came too late belongs on record all the same.
+                await self.store.post(self.lease.tenant, self.run.run_id, entry)
 
         self._aside(write())
 
@@ -267,7 +268,7 @@ class Drive:
 
         async def late() -> None:
             x.ready.approval_id = None
-            finished = await finish(x, value, error)
+            finished = await finish(x, (value, error), late=True)
             self.write_later(batch._late_entry(x, finished))
 
         self._aside(late())
@@ -345,7 +346,7 @@ class Drive:
                 used = self._time_used()
                 if used is not None:
                     await self._stop(used)
-            if self.stopping is None:
+            if self.stopping is None and self.fatal is None:
                 if batch.waits:
                     await batch.take_decisions()
                     batch.ask()

@@ -216,7 +216,7 @@ def _erased_result(f: Fields) -> list[JsonValue]:
 
 
 def _result(f: Fields, c: JsonValue) -> Entry:
-    blocks, outcome, details, narration, replaced, parsed = cast("list[JsonValue]", c or _erased_result(f))
+    blocks, outcome, details, narration, replaced, parsed, *changed = cast("list[JsonValue]", c or _erased_result(f))
     result = seal(
         tuple(_stored_block(b) for b in cast("list[Fields]", blocks)),
         outcome_from_json(cast("Fields", outcome)),
@@ -239,6 +239,7 @@ def _result(f: Fields, c: JsonValue) -> Entry:
         author_name=cast("str", f["authorName"]),
         decision=f["decision"],
         parsed=parsed.encode() if isinstance(parsed, str) else None,
+        effective=cast("str", changed[0]).encode() if changed else None,
         replaced=replaced,
     )
 

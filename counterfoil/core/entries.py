@@ -293,6 +293,8 @@ class ResultEntry(CallEntry):
     """The policy's verdict, where no start carries it."""
     parsed: bytes | None = None
     """JSON bytes of the parsed input, where no start carries it."""
+    effective: bytes | None = None
+    """JSON bytes of the effective input, where it differs from `parsed`."""
     replaced: JsonValue = None
     """What an after-guard replaced."""
 
@@ -320,7 +322,8 @@ class ResultEntry(CallEntry):
         # A json block goes in as its text: parsing a large value only to write it again would double the cost.
         blocks = [{"type": "json", "text": b.text} if isinstance(b, Json) else block_to_json(b) for b in r.content]
         parsed = None if self.parsed is None else self.parsed.decode()
-        return dumps([blocks, outcome_to_json(r.outcome), r.details, r.narration, self.replaced, parsed])
+        changed = () if self.effective is None else (self.effective.decode(),)
+        return dumps([blocks, outcome_to_json(r.outcome), r.details, r.narration, self.replaced, parsed, *changed])
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

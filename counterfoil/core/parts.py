@@ -140,6 +140,7 @@ def call_part(call: CallState) -> ToolCallPart:
             effective = loads(decided.decision.input)
     elif result is not None and result.parsed is not None:
         parsed = loads(result.parsed)
+        effective = parsed if result.effective is None else loads(result.effective)
     source = start or waiting or result
     mark = None
     if waiting is not None:
