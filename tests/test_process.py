@@ -61,8 +61,15 @@ class Pipe:
         self._closing = closing
         os.mkfifo(self.path)
 
-    def line(self) -> str:
-        """The first line, as soon as the child writes it; blocks."""
+    async def line(self, running: asyncio.Task[Any]) -> str:
+        """The first line, as soon as the body writes it; what ``running`` raises when it ends before that."""
+        line = asyncio.create_task(asyncio.to_thread(self._read))
+        await asyncio.wait({line, running}, return_when=asyncio.FIRST_COMPLETED)
+        if not line.done():  # perhaps nobody will ever write: then this writer lets the reader go
+            await asyncio.to_thread(lambda: os.close(os.open(self.path, os.O_WRONLY)))
+        return await line or pytest.fail(f"ended without a word: {await running!r}")
+
+    def _read(self) -> str:
         self._lines = self._closing.enter_context(Path(self.path).open())  # noqa: SIM115
         return self._lines.readline().strip()
 
@@ -114,7 +121,7 @@ in_main.__module__ = "__main__"
     [
         (lambda: None, "<lambda>"),
         (functools.partial(bodies.add, 1), "functools.partial"),
-        (Pipe.line, "Pipe.line"),
+        (Pipe.gone, "Pipe.gone"),
         (bodies.kept.append, "append"),
         (Children().take, "Children.take"),
         (in_main, "in_main"),
@@ -335,7 +342,7 @@ def test_a_crash_is_a_death_by_its_signal_and_takes_nothing_else_down(
 def test_a_child_that_somebody_kills_is_a_death(children: Children, pipe: Pipe) -> None:
     async def test() -> None:
         running = asyncio.create_task(ProcessBody(children).run(target(bodies.hang), {"pipe": pipe.path}))
-        os.kill(int(await asyncio.to_thread(pipe.line)), signal.SIGKILL)
+        os.kill(int(await pipe.line(running)), signal.SIGKILL)
         with pytest.raises(ProcessDied) as died:
             await running
         assert died.value.signal == signal.SIGKILL
@@ -348,7 +355,7 @@ def test_a_fork_of_the_body_that_lives_on_does_not_hide_its_death(children: Chil
     async def test() -> None:
         work = ProcessBody(children).run(target(bodies.kill_after_forking), {"pipe": pipe.path})
         running = asyncio.create_task(work)
-        fork = int(await asyncio.to_thread(pipe.line))
+        fork = int(await pipe.line(running))
         with pytest.raises(ProcessDied) as died:
             await running
         assert died.value.signal == signal.SIGKILL
@@ -376,7 +383,7 @@ def test_a_body_that_hangs_is_killed_whatever_it_does_and_reaped(
     async def test() -> int:
         body = ProcessBody(children)
         running = asyncio.create_task(body.run(target(fn), {"pipe": pipe.path}))
-        pid = int(await asyncio.to_thread(pipe.line))
+        pid = int(await pipe.line(running))
         body.kill()
         with pytest.raises(ProcessDied) as died:
             await running
@@ -393,7 +400,7 @@ def test_a_body_that_hangs_is_killed_whatever_it_does_and_reaped(
 def test_giving_up_waiting_kills_the_child(children: Children, pipe: Pipe) -> None:
     async def test() -> None:
         running = asyncio.create_task(ProcessBody(children).run(target(bodies.hang), {"pipe": pipe.path}))
-        await asyncio.to_thread(pipe.line)
+        await pipe.line(running)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
@@ -418,7 +425,7 @@ def test_a_late_kill_does_not_touch_the_next_body_of_the_same_child(children: Ch
         running = asyncio.create_task(
             second.run(target(bodies.until_cancelled), {"pipe": pipe.path}, CONTEXT, "ctx")
         )
-        await asyncio.to_thread(pipe.line)
+        await pipe.line(running)
         first.kill()
         first.cancel()
         second.cancel()
@@ -436,7 +443,7 @@ def test_a_cancel_is_seen_by_the_body_whenever_it_comes(children: Children, pipe
             body.cancel()
         work = body.run(target(bodies.until_cancelled), {"pipe": pipe.path}, CONTEXT, "ctx")
         running = asyncio.create_task(work)
-        await asyncio.to_thread(pipe.line)
+        await pipe.line(running)
         body.cancel()
         return await running
 
@@ -451,9 +458,15 @@ def test_a_child_dies_with_its_parent(pipe: Pipe, fn: Callable[..., Any]) -> Non
         "from counterfoil.process import ProcessBody\n"
         f"asyncio.run(ProcessBody().run({target(fn)!r}, {{'pipe': {pipe.path!r}}}))\n"
     )
-    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT) as parent:
-        pipe.line()
+
+    async def test() -> None:
+        parent = await asyncio.create_subprocess_exec(sys.executable, "-c", program, cwd=ROOT)
+        ended = asyncio.create_task(parent.wait())
+        await pipe.line(ended)
         parent.kill()
+        await ended
+
+    asyncio.run(test())
     pipe.gone()
 
 
@@ -480,7 +493,7 @@ def test_without_children_to_share_a_body_has_a_child_of_its_own(pipe: Pipe) -> 
     async def test() -> None:
         work = ProcessBody().run(target(bodies.tell), {"pipe": pipe.path})
         running = asyncio.create_task(work)
-        assert await asyncio.to_thread(pipe.line) == "ready"
+        assert await pipe.line(running) == "ready"
         await running
 
     asyncio.run(test())
@@ -492,7 +505,7 @@ def test_closing_ends_the_idle_children(pipe: Pipe) -> None:
 
     async def test() -> None:
         running = asyncio.create_task(ProcessBody(kept).run(target(bodies.tell), {"pipe": pipe.path}))
-        await asyncio.to_thread(pipe.line)
+        await pipe.line(running)
         await running
 
     asyncio.run(test())
@@ -507,8 +520,8 @@ def test_bodies_run_at_once_each_in_a_child_of_its_own(children: Children, pipes
             asyncio.create_task(body.run(target(bodies.until_cancelled), {"pipe": pipe.path}, CONTEXT, "ctx"))
             for body, pipe in zip(started, pipes, strict=True)
         ]
-        for pipe in pipes:
-            await asyncio.to_thread(pipe.line)
+        for task, pipe in zip(running, pipes, strict=True):
+            await pipe.line(task)
         for body in started:
             body.cancel()
         return await asyncio.gather(*running)
@@ -625,7 +638,7 @@ def test_the_loop_goes_on_while_a_process_blocks(children: Children, pipe: Pipe)
     async def test() -> None:
         body = ProcessBody(children)
         running = asyncio.create_task(body.run(target(bodies.hang), {"pipe": pipe.path}))
-        await asyncio.to_thread(pipe.line)
+        await pipe.line(running)
         assert [await asyncio.sleep(0, n) for n in range(10)] == list(range(10))
         assert not running.done()
         body.kill()
