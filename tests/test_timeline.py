@@ -437,7 +437,7 @@ def test_no_text_moves_the_terminal_or_turns_its_direction(hostile: str) -> None
             assert "\x1b" not in line
 
 
-@given(st.text(max_size=2000), st.integers(min_value=1, max_value=300))
+@given(st.text(max_size=300), st.integers(min_value=1, max_value=60))
 def test_a_line_is_one_line_and_short(text: str, most: int) -> None:
     line = one_line(text, most)
     assert len(line) <= most
