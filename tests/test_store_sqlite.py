@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from counterfoil.adapters.stores.sqlite import SqliteStore, open_store
+from counterfoil.adapters.stores.sqlite import SqliteStore, open_store, worker
 from counterfoil.adapters.stores.sqlite.database import SQL, migrations
 from counterfoil.core.entries import MemoEntry
 from counterfoil.core.errors import DecisionConflict, DefinitionError, Fenced, StoreError, UsageError
@@ -28,8 +28,10 @@ ROOT = Path(__file__).parent.parent
 @law("10.every-record", "10.does-not-exist", "1.3.transaction", "6.kept-apart", "2.3")
 @case("R013", "R023", "R080", "R187")
 class TestSqliteStore(StoreSuite):
-    @pytest.fixture
-    def make_store(self, tmp_path):
+    @pytest.fixture(params=[3600.0, -1.0], ids=["a quick disk", "a slow disk"])
+    def make_store(self, tmp_path, request, monkeypatch):
+        monkeypatch.setattr(worker, "QUICK_SECONDS", request.param)
+        monkeypatch.setattr(worker, "SLOW_SECONDS", 3600.0)
         return lambda: SqliteStore(str(tmp_path / "record.db"))
 
 

@@ -22,9 +22,11 @@ C = TypeVar("C", bound=sqlite3.Connection)
 GROUP = 512
 """Jobs of one transaction, about: more would make the first ones wait for long and gain no more."""
 QUICK_SECONDS = 0.002
-"""A transaction that takes longer is not done in the loop's thread: others wait there for their turn."""
-SLOW_FOR_SECONDS = 1.0
-"""So long after a slow one the thread does all of them."""
+"""Where transactions take longer on average, they are not done in the loop's thread: others wait there."""
+RECENT = 8
+"""About so many transactions make the average: a checkpoint, one in some hundreds, makes no disk slow."""
+SLOW_SECONDS = 1.0
+"""For so long the thread does all of them, before the loop tries again."""
 
 
 class Job:
@@ -149,6 +151,8 @@ class Writer(Worker[WritingConnection]):
         """Groups given to the thread; only the loop counts here."""
         self._done = 0
         """Groups that the thread has done; only the thread counts here. Equal: the connection is free."""
+        self._average = 0.0
+        """Seconds of a transaction in the loop's thread."""
         self._slow_until = 0.0
 
     def _opened(self, db: WritingConnection) -> None:
@@ -197,47 +201,50 @@ class Writer(Worker[WritingConnection]):
             return
         try:
             db.begin()
-        except sqlite3.Error:
-            # Held by another process, most often. The thread tries again, and waits.
+            _transact(db, jobs)
+        except Exception:  # noqa: BLE001  # the thread finds the culprit, and waits where another process writes
             _roll_back(db)
             self._hand_over()
             return
+        except BaseException:
+            _roll_back(db)
+            raise
         self._waiting = []
-        self._together(db, jobs, begun=True)
         _settle(jobs)
         ended = time.monotonic()
-        if ended - started > QUICK_SECONDS:
-            self._slow_until = ended + SLOW_FOR_SECONDS
+        self._average += (ended - started - self._average) / RECENT
+        if self._average > QUICK_SECONDS:
+            self._average = 0.0
+            self._slow_until = ended + SLOW_SECONDS
 
     def _do(self, db: WritingConnection, jobs: list[Job]) -> None:
         self._together(db, jobs)
         self._done += 1
         answer(jobs)
 
-    def _together(self, db: WritingConnection, jobs: Sequence[Job], *, begun: bool = False) -> None:
+    def _together(self, db: WritingConnection, jobs: list[Job]) -> None:
         """One transaction for all; where it fails as a whole, one for each: only the culprit fails."""
         try:
-            if not begun:
-                _begin_patiently(db)
-            for job in jobs:
-                try:
-                    job.value = job.work(db, *job.arguments)
-                except (CounterfoilError, Behind) as error:
-                    # A refusal: it comes before the job's first write.
-                    job.error = error
-            db.execute("COMMIT")
-        except (KeyboardInterrupt, SystemExit):
-            # The loop ends here; who waits is cancelled by it. Nothing was acknowledged.
-            _roll_back(db)
-            raise
+            _begin_patiently(db)
+            _transact(db, jobs)
         except BaseException as error:  # noqa: BLE001  # as in Worker
             _roll_back(db)
             if len(jobs) == 1:
                 jobs[0].error = self._meaning(error)
             else:
                 for job in jobs:
-                    job.value = job.error = None
                     self._together(db, [job])
+
+
+def _transact(db: WritingConnection, jobs: list[Job]) -> None:
+    for job in jobs:
+        job.value = job.error = None
+        try:
+            job.value = job.work(db, *job.arguments)
+        except (CounterfoilError, Behind) as error:
+            # A refusal: it comes before the job's first write.
+            job.error = error
+    db.execute("COMMIT")
 
 
 def _begin_patiently(db: WritingConnection) -> None:
