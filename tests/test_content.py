@@ -140,6 +140,13 @@ def test_what_is_no_block_is_a_value_error(data):
         block_from_json(data)
 
 
+@law("1.1.immutable")
+def test_json_blocks_are_equal_by_their_text_and_equal_to_nothing_else():
+    assert Json({"a": 1}) == Json({"a": 1})
+    assert Json([1]) != Json([2])
+    assert Json("a") != Text('"a"')
+
+
 @law("1.1.repr")
 def test_the_repr_of_a_json_block_prints_no_content():
     assert "canary" not in repr(Json(["canary"]))

@@ -132,11 +132,16 @@ def test_nan_and_infinities_are_null_at_any_depth(bad):
     assert text_of(bad) == "null"
 
 
+class Count(int):
+    __slots__ = ()
+
+
 @law("8.big-int")
 @pytest.mark.parametrize("number", [2**53 + 1, -(2**64), 10**400])
 def test_integers_of_any_size_are_exact(number):
-    assert text_of([number]) == f"[{number}]"
-    assert text_of([number, {1}]) == f"[{number},[1]]"
+    for same in (number, Count(number)):
+        assert text_of([same]) == f"[{number}]"
+        assert text_of([same, {1}]) == f"[{number},[1]]"
 
 
 @law("8.surrogate")
@@ -154,6 +159,33 @@ def test_a_lone_surrogate_becomes_ufffd_in_texts_and_keys_and_a_pair_becomes_its
 def test_any_text_can_be_encoded_once_it_is_rendered(value):
     (block,) = render(value)
     block.text.encode()
+
+
+@law("8.same-bytes")
+@pytest.mark.parametrize("place", [0, 1, 150, 299])
+@pytest.mark.parametrize("column", ["id", "name", "tags"])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b"\xff\xfe",
+        Decimal("NaN"),
+        Decimal(1),
+        {2, 1},
+        Shout("x"),
+        Colour.RED,
+        Count(3),
+        np.float32(1),
+        10**400,
+        [None],
+    ],
+)
+def test_one_odd_value_in_a_large_table_is_found(place, column, odd):
+    rows = [{"id": i, "name": f"name {i}", "tags": ["a", "b"]} for i in range(300)]
+    rows[place][column] = odd
+    for value in (rows, {"rows": rows}, [row[column] for row in rows]):
+        parts = value["rows"] if isinstance(value, dict) else value
+        whole = f"[{','.join(text_of([part])[1:-1] for part in parts)}]"
+        assert text_of(value) == (f'{{"rows":{whole}}}' if isinstance(value, dict) else whole)
 
 
 @case("R136")
