@@ -21,12 +21,17 @@ from counterfoil.core.outcome import Denied, ErrorCode, Failed, Rejected, Skippe
 from counterfoil.core.policy import Facts, Verdict
 from counterfoil.core.record import CallState
 from counterfoil.core.result import ToolResult, seal
+from counterfoil.core.shorten import clip
 from counterfoil.core.states import DUPLICATE, spent
 from counterfoil.core.turn import thread_kind
 from counterfoil.env import Asks, Env, Ready, Refused, asked, told
 from counterfoil.hooks import UNCHANGED, BeforeCall, Change, Skip
 from counterfoil.policy import no_policy
 from counterfoil.tool import Tool
+
+
+NAME_CHARS = 100
+"""Of a tool's name that a model made up, so many characters come back to it; a real one has 64 at most."""
 
 
 def refuse(outcome: ToolOutcome, text: str, **more: Any) -> Refused:
@@ -38,9 +43,9 @@ def fail(code: ErrorCode, tool: str, *, message: str = "", error: BaseException 
     """A failure of the gateway's before any body ran; ``values`` fill the sentence of the code."""
     more = {k: values.pop(k) for k in ("verdict", "parsed", "before", "raw_input") if k in values}
     failure = ToolFailure(
-        code, message or f"{code.name} of {tool}", retryable(code, safe=False), "gateway", "not_started"
+        code, message or f"{code.name} of {clip(tool, NAME_CHARS)}", retryable(code, safe=False), "gateway", "not_started"
     )
-    return refuse(Failed(failure), words.failure(code, tool, **values), error=error, **more)
+    return refuse(Failed(failure), words.failure(code, clip(tool, NAME_CHARS), **values), error=error, **more)
 
 
 def needs_time(env: Env) -> bool:
@@ -78,7 +83,7 @@ def _unknown(env: Env, call: CallState, tool: Tool | None) -> Refused:
     if tool is not None or call.record.offered:
         return fail(ErrorCode.NOT_OFFERED, name, raw_input=True)
     offered = sorted(env.offered)
-    close = difflib.get_close_matches(name[:100], offered, n=3)
+    close = difflib.get_close_matches(name[:NAME_CHARS], offered, n=3)
     return fail(ErrorCode.UNKNOWN_TOOL, name, hint=words.close_matches(close, offered[:50]), raw_input=True)
 
 
@@ -324,9 +329,9 @@ def _canonical(raw: str) -> bytes:
 
 def repeated(name: str) -> Refused:
     """The result of a duplicate."""
-    return refuse(Skipped(DUPLICATE, "framework"), words.duplicate(name))
+    return refuse(Skipped(DUPLICATE, "framework"), words.duplicate(clip(name, NAME_CHARS)))
 
 
 def cut_off(name: str) -> Refused:
     """The result of a call whose turn was cut off."""
-    return refuse(Skipped("cut off by the token limit", "framework"), words.cut_off(name))
+    return refuse(Skipped("cut off by the token limit", "framework"), words.cut_off(clip(name, NAME_CHARS)))
