@@ -298,8 +298,8 @@ def test_a_missing_id_gives_way_to_ours(missing: str | None) -> None:
     assert ids_of([(missing, "ours")]) == ["ours"]
 
 
-def test_where_ours_is_used_too_it_gets_a_suffix() -> None:
-    assert ids_of([("p", "p"), ("ours", "x")], [("p", "ours")]) == ["p", "ours", "ours_2"]
+def test_where_ours_is_used_too_a_number_stands_in() -> None:
+    assert ids_of([("p", "p"), ("ours", "x")], [("p", "ours")]) == ["p", "ours", "call_2"]
 
 
 def test_an_id_too_long_for_the_provider_is_replaced() -> None:
@@ -314,7 +314,7 @@ def test_the_ids_of_two_runs_are_told_apart() -> None:
         book.begin()
         book.turn(CallRecord("c1", "c1", "get", "{}"), step=0)
         book.result(0, step=0)
-    assert wire_ids(book.record.items) == {("run-1", 0, 0): "c1", ("run-2", 0, 0): "c1_1"}
+    assert wire_ids(book.record.items) == {("run-1", 0, 0): "c1", ("run-2", 0, 0): "call_1"}
 
 
 TEXTS = st.text(alphabet="ab_ 0", max_size=3)

@@ -1,7 +1,7 @@
 """Every sentence that a model can read, on one page: tests/snapshots/words.txt.
 
-The page is compared, never written by a test. To change it, send the output of `python -m tests.test_words` to
-that file, then read the difference as a model would.
+The page is compared, never written by a test. To change it, send the output of `python -m tests.test_words`
+to that file, then read the difference as a model would.
 """
 
 import inspect

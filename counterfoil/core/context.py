@@ -194,7 +194,8 @@ CallKey = tuple[str, int, int]
 def wire_ids(items: Iterable[Item], max_chars: int | None = None) -> dict[CallKey, str]:
     """The id of each call on the wire, for the call and its result alike: unique in the request.
 
-    The provider gets its own id back where that is free; else our call id stands in, else that with a suffix.
+    The provider gets its own id back where that is free; else our call id stands in, else ``call_`` and a
+    number.
 
     Args:
         items: what the request holds.
@@ -225,8 +226,6 @@ def wire_ids(items: Iterable[Item], max_chars: int | None = None) -> dict[CallKe
 def _names(given: str | None, ours: str, number: int) -> Iterable[str | None]:
     yield given
     yield ours
-    # A suffix alone would never make a long id fit, so the last names do without ours.
-    yield f"{ours}_{number}"
     while True:
         yield f"call_{number}"
         number += 1

@@ -16,9 +16,10 @@ What the wire forces on us, decided here once:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from counterfoil.core.context import wire_ids
 from counterfoil.core.entries import MessageEntry, ResultEntry, TurnEntry
 from counterfoil.core.jsontext import JsonValue, clean_text, dumps, loads
 from counterfoil.core.words import elided
@@ -101,7 +102,7 @@ def check_parameters(parameters: Mapping[str, object]) -> None:
 def _messages(request: ModelRequest) -> Iterator[dict[str, Any]]:
     if not _is_blank(request.instructions):
         yield {"role": "system", "content": clean_text(request.instructions)}
-    ids = _Ids()
+    ids = wire_ids(request.items, MAX_ID)
     for position, item in enumerate(request.items):
         match item:
             case MessageEntry():
@@ -113,11 +114,11 @@ def _messages(request: ModelRequest) -> Iterator[dict[str, Any]]:
                     "content": None if _is_blank(item.text) else item.text,
                     "tool_calls": [
                         {
-                            "id": wire_id,
+                            "id": ids[item.run_id, item.step, index],
                             "type": "function",
                             "function": {"name": legal_name(c.tool_name), "arguments": replayed(c.raw)},
                         }
-                        for c, wire_id in zip(item.calls, ids.of_turn(item), strict=True)
+                        for index, c in enumerate(item.calls)
                     ],
                 }
             case TurnEntry():
@@ -125,7 +126,8 @@ def _messages(request: ModelRequest) -> Iterator[dict[str, Any]]:
             case ResultEntry():
                 left_out = position in request.elided
                 text = elided(item.call_id, item.size) if left_out else item.result.model_output
-                yield {"role": "tool", "tool_call_id": ids.of_result(item), "content": text}
+                wire_id = ids[item.run_id, item.step, item.index]
+                yield {"role": "tool", "tool_call_id": wire_id, "content": text}
 
 
 def _filled(text: str) -> str:
@@ -150,31 +152,3 @@ def replayed(raw: str) -> str:
     if not isinstance(value, dict):
         return "{}"
     return dumps(value).decode() if _LOOSE.search(raw) else raw
-
-
-class _Ids:
-    """The ids of one request: unique in it, equal in a call and its result, equal in every later request."""
-
-    def __init__(self) -> None:
-        self._used: set[str] = set()
-        self._of: dict[tuple[str, int, int], str] = {}
-
-    def of_turn(self, turn: TurnEntry) -> list[str]:
-        return [
-            self._new((turn.run_id, turn.step, index), (c.provider_call_id, c.call_id))
-            for index, c in enumerate(turn.calls)
-        ]
-
-    def of_result(self, result: ResultEntry) -> str:
-        # By our own key: a call id is unique in its run alone, and a request may hold several runs.
-        return self._of.get((result.run_id, result.step, result.index), result.call_id)
-
-    def _new(self, key: tuple[str, int, int], wanted: Iterable[str | None]) -> str:
-        number = len(self._of)
-        while True:
-            for name in (*wanted, f"call_{number}"):
-                if name and len(name) <= MAX_ID and not name.isspace() and name not in self._used:
-                    self._used.add(name)
-                    self._of[key] = name
-                    return name
-            wanted, number = (), number + 1
