@@ -37,8 +37,11 @@ def head_and_tail(text: str, head_bytes: int, tail_bytes: int) -> tuple[str, int
         if left_out <= 0:
             return text, 0, ""
         return text[:head_bytes], left_out, text[head_bytes + left_out :]
-    text = clean_text(text)
-    data = text.encode()
+    try:
+        data = text.encode()
+    except UnicodeEncodeError:
+        text = clean_text(text)
+        data = text.encode()
     if len(data) <= head_bytes + tail_bytes:
         return text, 0, ""
     # Half a code point at a cut is all that "ignore" can meet here: the rest came out of the encoder.
