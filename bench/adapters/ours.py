@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 
-import core  # the harness's own module
+import core
 from counterfoil import Agent, Limits, Runtime, tool
 from counterfoil.model import ModelCall, ModelTurn
 

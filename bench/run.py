@@ -1,0 +1,149 @@
+"""``make bench``: our cost for each tool call beside hand-written floors, as ratios taken in one run.
+
+Rounds are the outer loop and every figure comes from a process of its own, so that a machine that slows down slows all
+alike. A ratio is ours over the floor's, each at its best of all rounds. Exit code 1 when a bound is broken.
+
+    python bench/run.py [--rounds 5] [--only W1,W6] [--peers agno,langgraph]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+SHARED = Path(os.environ.get("COUNTERFOIL_SHARED", HERE.parent.parent / "shared")) / "bench"
+
+BOUNDS = (
+    ("W1", "raw_gateway", 5.0),
+    ("W2", "raw_gateway", 5.0),
+    ("W4", "raw_gateway", 5.0),
+    ("W3", "raw_gather", 2.0),
+    ("W5o", "raw", 1.5),
+    ("W6", "raw_sqlite", 2.0),
+    ("W6c", "raw_sqlite_group", 4.0),
+)
+"""Workload, floor, and how many times its CPU a call of ours may cost."""
+
+IMPORT_BOUND = 1.25
+GROWTH_BOUND = 1.1
+W5T_BOUND = 1.5
+BASE_PACKAGES = 10
+
+
+def child(adapter: str, workload: str, *more: str) -> dict[str, float]:
+    """One measured process."""
+    command = [sys.executable, str(HERE / "child.py"), adapter, workload, *more]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONHASHSEED": "0"})
+    if done.returncode:
+        raise SystemExit(f"{adapter} on {workload} failed:\n{done.stderr[-2000:]}")
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def best(found: dict[tuple[str, str], list[float]], key: tuple[str, str], value: float) -> None:
+    """Keep a figure."""
+    found.setdefault(key, []).append(value)
+
+
+def cpu_of(code: str) -> float:
+    """CPU seconds of a new interpreter that runs some code, less that of one that runs none."""
+
+    def once(text: str) -> float:
+        before = os.times()
+        subprocess.run([sys.executable, "-c", text], check=True)
+        after = os.times()
+        return after.children_user + after.children_system - before.children_user - before.children_system
+
+    return min(once(code) for _ in range(7)) - min(once("pass") for _ in range(7))
+
+
+def text_floor(rounds: int) -> float:
+    """One UTF-8 encode and one SHA-256 of the large text, in microseconds: what W5t may add to raw."""
+    code = (
+        "import sys,time,hashlib;sys.path.insert(0,sys.argv[1]);import core;core.fill_table();t=core.TABLE_TEXT[0];b=9\n"
+        "for _ in range(20):\n c=time.process_time();hashlib.sha256(t.encode()).digest();b=min(b,time.process_time()-c)\n"
+        "print(b*1e6)"
+    )
+    return min(float(subprocess.check_output([sys.executable, "-c", code, str(HERE)])) for _ in range(rounds))
+
+
+def measure(rounds: int, only: set[str]) -> dict[tuple[str, str], list[float]]:
+    """CPU microseconds a call by (adapter, workload), a figure for each round."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for number in range(rounds):
+        for workload, floor, _ in (*BOUNDS, ("W5t", "raw", 0.0)):
+            if only and workload not in only:
+                continue
+            for adapter in (floor, "ours", floor) if number % 2 else ("ours", floor, "ours"):
+                best(found, (adapter, workload), child(adapter, workload)["cpu"])
+        if not only or "W7" in only:
+            for steps in (50, 400):
+                best(found, ("ours", f"W7/{steps}"), child("ours", "W7", "--steps", str(steps))["cpu"])
+        print(f"round {number + 1} of {rounds}", file=sys.stderr)
+    return found
+
+
+def report(found: dict[tuple[str, str], list[float]], rounds: int) -> bool:
+    """Print the table; True when every bound holds."""
+    good = True
+
+    def row(name: str, ours: float, floor: float, bound: float, what: str) -> None:
+        nonlocal good
+        ratio = ours / floor
+        good = good and ratio <= bound
+        print(f"{name:8} {ours:10.1f} {floor:10.1f} {ratio:7.2f} {bound:7.2f}  {'ok' if ratio <= bound else 'OVER'}  {what}")
+
+    print(f"{'':8} {'ours':>10} {'floor':>10} {'ratio':>7} {'bound':>7}")
+    for workload, floor, bound in BOUNDS:
+        if (floor, workload) in found:
+            row(workload, min(found["ours", workload]), min(found[floor, workload]), bound, f"CPU µs a call, {floor}")
+    if ("raw", "W5t") in found:
+        floor_us = min(found["raw", "W5t"]) + text_floor(rounds)
+        row("W5t", min(found["ours", "W5t"]), floor_us, W5T_BOUND, "CPU µs a call, raw + one encode + one SHA-256")
+    if ("ours", "W7/400") in found:
+        row("growth", min(found["ours", "W7/400"]), min(found["ours", "W7/50"]), GROWTH_BOUND, "400 steps beside 50")
+    return good
+
+
+def static() -> bool:
+    """Import time, packages of the base installation, memory."""
+    ours = cpu_of("import counterfoil")
+    floor = cpu_of("import asyncio, pydantic; pydantic.TypeAdapter(int)")
+    print(f"import   {ours * 1e3:10.1f} {floor * 1e3:10.1f} {ours / floor:7.2f} {IMPORT_BOUND:7.2f}  "
+          f"{'ok' if ours / floor <= IMPORT_BOUND else 'OVER'}  CPU ms, asyncio + pydantic + a TypeAdapter")  # fmt: skip
+    held = 20 * 1.0
+    peak = child("ours", "W5o")["peak_mb"] - child("ours", "W1")["peak_mb"]
+    print(f"memory   {peak:10.1f} {held:10.1f} {peak / held:7.2f}    4.00  "
+          f"{'ok' if peak / held <= 4 else 'OVER'}  peak MB over W1's, beside the MB held")  # fmt: skip
+    return ours / floor <= IMPORT_BOUND and peak / held <= 4
+
+
+def peers(names: str, rounds: int) -> None:
+    """The shared harness's peers beside ours, where it exists; needs its virtual environments."""
+    if not (SHARED / "bench.py").exists():
+        print(f"no peers: {SHARED} does not exist")
+        return
+    environment = {**os.environ, "BENCH_EXTRA": str(HERE / "adapters"), "BENCH_OUT": str(HERE / "out")}
+    (HERE / "out").mkdir(exist_ok=True)
+    command = [sys.executable, str(SHARED / "bench.py"), "--adapters", f"ours,{names}", "--workloads", "W1", "--rounds", str(rounds)]
+    subprocess.run(command, env=environment, cwd=HERE, check=False)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", default="", help="workloads, by comma")
+    parser.add_argument("--peers", default="", help="adapters of the shared harness, by comma")
+    options = parser.parse_args()
+    began = time.time()
+    holds = report(measure(options.rounds, set(filter(None, options.only.split(",")))), options.rounds)
+    holds = (bool(options.only) or static()) and holds
+    if options.peers:
+        peers(options.peers, options.rounds)
+    print(f"{time.time() - began:.0f} s")
+    sys.exit(0 if holds else 1)
