@@ -9,6 +9,7 @@ import hashlib
 import inspect
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias, cast
 
 from counterfoil.core import words
@@ -643,6 +644,9 @@ async def make_report(
         attempts=attempts,
         partial=None if not partial else _partial(partial),
     )
+    if not env.hooks.on_tool_error:
+        return report
+    kept = dumps([report.input, report.partial])
     for handler in env.hooks.on_tool_error:
         try:
             await asked(handler, REPORT_SECONDS, report)
@@ -650,7 +654,9 @@ async def make_report(
             raise
         except BaseException:  # a handler changes nothing
             log.exception("on_tool_error failed on call %s of run %s", report.call_id, report.run_id)
-    return report
+    # What a handler did to the values that it saw does not go on record.
+    given, items = cast("list[JsonValue]", loads(kept))
+    return replace(report, input=given, partial=items)
 
 
 def _partial(items: list[object]) -> JsonValue:
