@@ -61,7 +61,9 @@ class _Steady(io.TextIOBase):
         self.broken = True
         with suppress(OSError, ValueError):
             # The interpreter flushes at its end what is still buffered, and would complain of the pipe then.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
 
 
 class Out:

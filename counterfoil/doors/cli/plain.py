@@ -27,7 +27,10 @@ _SEQUENCE: Final = re.compile(
 _BIDI: Final = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 """Marks that change the order in which text is shown, so that it reads as what it is not."""
 
-_INVISIBLE: Final = "\u00ad\u180e\u200b\u2060-\u2064\u206a-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
+_INVISIBLE: Final = (
+    "\u00ad\u180e\u200b\u2060-\u2064\u206a-\u206f\ufeff\ufff9-\ufffb"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e007f"
+)
 """What takes no room. Joiners and variation selectors stay: emoji are made with them."""
 
 _CONTROL: Final = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_BIDI}{_INVISIBLE}]")
