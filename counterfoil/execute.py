@@ -520,7 +520,7 @@ def failed(x: Execution, error: BaseException) -> ToolResult:
         return _declared(error)
     # A class that could not come out of its process has a stand-in that carries its name.
     shown = type(error).__name__
-    if type(error).__module__ == "counterfoil.process":
+    if type(error).__module__ == "counterfoil.crossing":
         shown = str(getattr(error, "class_name", shown))
     code = ErrorCode.TOOL_ERROR
     failure = ToolFailure(code, told(error), retryable(code, safe=tool.safe), "tool", "ended")

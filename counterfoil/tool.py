@@ -11,6 +11,7 @@ from counterfoil.arguments import ArgumentsSchema, SchemaError, check_name
 from counterfoil.core.call import Caller
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.result import Extensions
+from counterfoil.crossing import check_importable
 from counterfoil.model import Offer
 from counterfoil.schema import FunctionSchema, inspect_function
 
@@ -250,8 +251,6 @@ class Tool:
                         f"{field!r} is none of: {', '.join(known)}"
                     )
         if self.isolation == "process":
-            from counterfoil.process import check_importable  # only tools that ask for it pay for the import
-
             schema = self.schema
             if isinstance(schema, FunctionSchema) and schema.deps is not None:
                 raise SchemaError(f"{name}: deps cannot cross into a process; open what the body needs inside it")

@@ -17,15 +17,8 @@ import pytest
 from counterfoil.core.call import Caller
 from counterfoil.core.errors import DefinitionError, ToolError, UsageError
 from counterfoil.core.result import ToolResult
-from counterfoil.process import (
-    CannotCross,
-    Children,
-    ProcessBody,
-    ProcessBodyError,
-    ProcessDied,
-    ProcessTraceback,
-    check_importable,
-)
+from counterfoil.crossing import CannotCross, ProcessBodyError, ProcessTraceback, check_importable
+from counterfoil.process import Children, ProcessBody, ProcessDied
 from tests import process_bodies as bodies
 from tests.floors import ROOT
 from tests.marks import case
