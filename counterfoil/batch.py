@@ -44,6 +44,8 @@ class Batch(ExecutionHooks):
         """Judged and not started, by index."""
         self.asks: dict[int, Asks] = {}
         """Waits to be asked, by index."""
+        self.asked = any(c.waiting is not None for c in calls)
+        """Some call has waited for a person, or is about to."""
         self.flights: dict[int, Execution] = {}
         self.locking: set[int] = set()
         self.outbox: list[Entry] = []
@@ -92,6 +94,7 @@ class Batch(ExecutionHooks):
             self.ready[call.index] = answer
         elif type(answer) is Asks:
             self.asks[call.index] = answer
+            self.asked = True
         else:
             await self.settle(call, cast("Refused", answer), began)
 
@@ -229,6 +232,7 @@ class Batch(ExecutionHooks):
                 )
             else:
                 self.outbox.append(self._waiting(call, "interrupted", None))
+                self.asked = True
 
     # run
 

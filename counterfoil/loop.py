@@ -119,6 +119,8 @@ class Drive:
         self.abandoned = False
         self.fatal: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self.task: asyncio.Task[Any] | None = None
+        """The task that drives."""
         self._signal = False
         self._foreign = False
         self._asking: asyncio.Task[Any] | None = None
@@ -281,6 +283,7 @@ class Drive:
         Raises:
             Fenced: another worker drives it now.
         """
+        self.task = asyncio.current_task()
         if self.run.status != "running" or self.lease.epoch > 1:
             await self.write([ResumedEntry(**self._head())])
         self._collect_rejections()
@@ -362,7 +365,7 @@ class Drive:
                 if await self._pause():
                     return False
                 continue
-            await self._wait(self._next_look() if batch.waits or self.run.limits.seconds is not None else None)
+            await self._wait(self._next_look() if batch.asked or self.run.limits.seconds is not None else None)
             await batch.gather()
 
     def _time_used(self) -> str | None:
@@ -469,7 +472,8 @@ class Drive:
                 given if type(given) is str else await self._instructions(), items, len(items), offer.offers, run.run_id, run.turns,
                 output_schema=self.agent.output_schema, parameters=self.agent.parameters,
             )  # fmt: skip  # two rows
-            turn = await self._respond(request)
+            plain = not (self.hooks.before_model or self.hooks.after_model)
+            turn = await (self._respond(request) if plain else self._guarded(request))
         except ModelError as e:
             return await self._fail(str(e))
         except Exception as e:  # a fault of the program must not leave the run hanging
@@ -516,15 +520,18 @@ class Drive:
         out: list[CallRecord] = []
         mine: set[str] = set()
         for call in calls:
-            given = clean_text(call.id) if call.id else None
+            given, name, raw = call.id or None, call.name, call.arguments
+            if type(raw) is not str:
+                raw = "" if raw is None else dumps(raw).decode()
+            if type(name) is not str or not (name.isascii() and raw.isascii()):
+                name, raw = clean_text(str(name)), clean_text(raw)
+            if given is not None and not given.isascii():
+                given = clean_text(given)
             call_id = given
             if call_id is None or call_id in used or call_id in mine:
                 call_id = f"call_{self.effects.new_id()}"
             mine.add(call_id)
-            arguments = call.arguments
-            raw = "" if arguments is None else arguments if isinstance(arguments, str) else dumps(arguments).decode()
-            name = clean_text(str(call.name))
-            out.append(CallRecord(call_id, given, name, clean_text(raw), name in names))
+            out.append(CallRecord(call_id, given, name, raw, name in names))
         return tuple(out)
 
     async def _answer(self, entry: TurnEntry) -> str | None:
@@ -578,21 +585,40 @@ class Drive:
             return given or ""
         return str(await bounded(_call(given, self._plain_context()), GUARD_SECONDS))
 
+    async def _guarded(self, request: ModelRequest) -> ModelTurn | None:
+        """As `_respond`, between the guards of request and turn, which raise to fail the run."""
+        for hook in self.hooks.before_model:
+            seen = BeforeModel(self.env.caller, self.run.run_id, self.run.turns, request)
+            await bounded(hook(seen), GUARD_SECONDS)
+        turn = await self._respond(request)
+        if turn is not None:
+            for hook in self.hooks.after_model:
+                made = AfterModel(self.env.caller, self.run.run_id, self.run.turns, turn)
+                await bounded(hook(made), GUARD_SECONDS)
+        return turn
+
     async def _respond(self, request: ModelRequest) -> ModelTurn | None:
         """The model's turn; None when the run was cancelled meanwhile.
 
         Raises:
             ModelError: it failed beyond its retries.
         """
-        for hook in self.hooks.before_model:
-            seen = BeforeModel(self.env.caller, self.run.run_id, self.run.turns, request)
-            await bounded(hook(seen), GUARD_SECONDS)
         tries = 0
         while True:
-            self._asking = asyncio.current_task()
+            self._asking = self.task
+            turn: ModelTurn | None = None
             try:
-                turn = await self._stream(request)
-                break
+                stream = self.agent.open_model().respond(request)
+                if not hasattr(stream, "__aiter__"):
+                    stream = await cast("Any", stream)
+                async for event in stream:
+                    if type(event) is ModelTurn:
+                        turn = event
+                    elif self.hub.listened(self.run.run_id):
+                        self._tell_delta(event)
+                if turn is None:
+                    raise ModelError("the model's stream ended without a finished turn", retryable=True)  # noqa: TRY301  # retried as any other
+                return turn
             except ModelError as e:
                 if not e.retryable or tries >= MODEL_RETRIES:
                     raise
@@ -606,23 +632,6 @@ class Drive:
                 return None
             finally:
                 self._asking = None
-        for hook in self.hooks.after_model:
-            await bounded(hook(AfterModel(self.env.caller, self.run.run_id, self.run.turns, turn)), GUARD_SECONDS)
-        return turn
-
-    async def _stream(self, request: ModelRequest) -> ModelTurn:
-        turn: ModelTurn | None = None
-        stream = self.agent.open_model().respond(request)
-        if inspect.isawaitable(stream):
-            stream = await stream
-        async for event in stream:
-            if type(event) is ModelTurn:
-                turn = event
-            elif self.hub.listened(self.run.run_id):
-                self._tell_delta(event)
-        if turn is None:
-            raise ModelError("the model's stream ended without a finished turn", retryable=True)
-        return turn
 
     def _tell_delta(self, event: TextDelta | ReasoningDelta | CallDelta | ModelTurn) -> None:
         if isinstance(event, ModelTurn):
