@@ -71,7 +71,12 @@ class Batch(ExecutionHooks):
             elif slow:
                 waits.append(call)
             else:
-                await self.take(call, await judge(self.env, call), began)
+                answer = await judge(self.env, call)
+                if type(answer) is Ready:
+                    answer.began = began
+                    self.ready[call.index] = answer
+                else:
+                    await self.take(call, answer, began)
         if waits:
             answers = await asyncio.gather(*(judge(self.env, c) for c in waits))
             for call, answer in zip(waits, answers, strict=True):

@@ -190,7 +190,7 @@ class Execution:
             self.late_end = value, error
             value, error = None, asyncio.CancelledError()
         self.end = value, error
-        self.finished = await finish(self, self.end)
+        self.finished = (finish_plain(self, value) if error is None else None) or await finish(self, self.end)
 
     def _thread_over(self, value: object, error: BaseException | None) -> None:
         self.in_thread = False
@@ -225,7 +225,8 @@ class Execution:
         deps = None if schema.deps is None or ctx is None else ctx.deps
         args, kwargs = schema.bind(ready.arguments, ctx, deps)
         if schema.is_async:
-            return await self._whole(await tool.fn(*args, **kwargs))
+            value = await tool.fn(*args, **kwargs)
+            return value if isinstance(value, PLAIN) else await self._whole(value)
         if schema.is_async_generator:
             return await self._drain(tool.fn(*args, **kwargs))
         body = functools.partial(tool.fn, *args, **kwargs)
@@ -405,6 +406,24 @@ def outcome_of(x: Execution, end: End | None) -> tuple[ToolResult, BaseException
         cause.__cause__ = (x.late_end[1] if x.late_end is not None else None) or error
         return result, cause
     return failed(x, error), error
+
+
+def finish_plain(x: Execution, value: object) -> Finished | None:
+    """What `finish` gives for the way of nearly all calls: a value that renders, and nobody who looks at it first."""
+    env, ready = x.env, x.ready
+    if env.hooks.after_call or x.ctx is not None or ready.edited_by is not None or x.fatal is not None:
+        return None
+    if type(value) is ToolResult:
+        return None
+    try:
+        content = render(value)
+    except Unrenderable:
+        return None
+    size = content_size(content)
+    if size > env.limits.keep_apart_bytes or size > x.max_bytes():
+        return None
+    duration = int((env.effects.clock() - x.clock0) * 1_000_000)
+    return Finished(seal(content, SUCCESS), size, x.started_at, duration)
 
 
 async def finish(x: Execution, end: End | None, *, last: bool = False, late: bool = False) -> Finished:

@@ -173,10 +173,13 @@ async def admit(
     """Policy, approval and limits, for an input that nothing changes any more."""
     if tool.builtin:
         return Ready(tool, arguments, effective, parsed, no_policy(True, False))  # noqa: FBT003  # read-only, asks nobody
-    verdict, error = await verdict_of(env, call, tool, effective)
-    refused = by_policy(tool, verdict, effective, parsed, error)
-    if refused is not None:
-        return refused
+    if env.policy is None and not callable(tool.needs_approval):
+        verdict = no_policy(tool.read_only, tool.needs_approval)
+    else:
+        verdict, error = await verdict_of(env, call, tool, effective)
+        refused = by_policy(tool, verdict, effective, parsed, error)
+        if refused is not None:
+            return refused
     digest = input_digest(tool.name, effective) if env.rejected else ""
     if digest in env.rejected and env.policy is not None and env.policy.repeat_block:
         return refuse(

@@ -7,7 +7,7 @@ import functools
 import hashlib
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, cast
 
 from counterfoil.batch import Batch
@@ -113,6 +113,7 @@ class Drive:
             agent.tool_map, agent.policy, hooks, self.run.limits, effects, pool, deps,
         )  # fmt: skip  # as above
         self.slow_judge = needs_time(self.env)
+        self._some_end = any(t.ends_run for t in self.env.tools.values())
         self.batch: Batch | None = None
         self.stopping: str | None = None
         """``cancel``, or the words of the limit that is used up: nothing new starts."""
@@ -296,9 +297,9 @@ class Drive:
                 if self.run.open:
                     if not await self._work():
                         return "paused"
-                status = await self._close()
-                if status is not None:
-                    return status
+                end = self._due_end()
+                if end is not None:
+                    return await end
                 status = await self._ask()
                 if status is not None:
                     return status
@@ -350,7 +351,7 @@ class Drive:
                 if used is not None:
                     await self._stop(used)
             if self.stopping is None and self.fatal is None:
-                if batch.waits:
+                if batch.asked and batch.waits:
                     await batch.take_decisions()
                     batch.ask()
                 if batch.ready:
@@ -424,22 +425,25 @@ class Drive:
         tool = self.env.tools.get(name)
         return tool is not None and tool.advisory
 
-    async def _close(self) -> str | None:
-        """End the run if a rule says so; each call of the batch has its result."""
+    def _due_end(self) -> Awaitable[str] | None:
+        """The run's end, if a rule says so; each call of the batch has its result."""
         run = self.run
         if run.cancel is not None:
-            return await self._end("cancelled", reason=run.cancel.reason)
+            return self._end("cancelled", reason=run.cancel.reason)
         if run.batch:
-            fixed = next((c for c in run.batch if c.key == run.ended_run), None)
-            call = fixed or ending_call(run.batch, self._ends)
+            call = None
+            if run.ended_run is not None:
+                call = next((c for c in run.batch if c.key == run.ended_run), None)
+            if call is None and self._some_end:
+                call = ending_call(run.batch, self._ends)
             if call is not None and call.result is not None:
-                return await self._end("tool", call, answer=call.result.result.model_output)
+                return self._end("tool", call, answer=call.result.result.model_output)
             call = unanimous(run.batch, self._advisory)
             if call is not None and call.result is not None:
-                return await self._end("vote", None, answer=call.result.result.model_output)
+                return self._end("vote", None, answer=call.result.result.model_output)
         used = self.stopping or limit_reached(run, run.limits)
         if used is not None:
-            return await self._end("limit", reason=f"the limit of {used} is reached")
+            return self._end("limit", reason=f"the limit of {used} is reached")
         return None
 
     async def _end(

@@ -53,7 +53,7 @@ def unanimous(batch: Sequence[CallState], advisory: Callable[[str], bool]) -> Ca
         if result.result.terminate and type(result.result.outcome) is Succeeded:
             if not advisory(call.record.tool_name):
                 last = call
-        elif not is_duplicate(call) and not advisory(call.record.tool_name):
+        elif not advisory(call.record.tool_name) and not is_duplicate(call):
             return None
     return last
 
@@ -66,6 +66,8 @@ def limit_reached(run: RunState, limits: Limits) -> str | None:
         return f"{limits.consecutive_failures} failed steps in a row"
     if limits.calls is not None and len(run.calls) > limits.calls:
         return f"{limits.calls} tool calls"
+    if limits.tokens is None and limits.cost is None and limits.seconds is None:
+        return None
     return spent(run, limits)
 
 
