@@ -59,7 +59,7 @@ class Batch(ExecutionHooks):
 
     async def judge_new(self, calls: list[CallState], began: float) -> None:
         """Judge calls that have nothing on record yet."""
-        repeats = duplicates(calls) if len(calls) > 1 else ()
+        repeats = duplicates(self.calls) if len(self.calls) > 1 else ()
         truncated = calls[0].turn.stop == "length" if calls else False
         waits: list[CallState] = []
         slow = (self.drive.slow_judge or self.env.policy is not None) and len(calls) > 1

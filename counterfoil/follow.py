@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from typing import Protocol
 
@@ -35,17 +36,20 @@ async def follow(runtime: Followed, row: RunRow, after: int) -> AsyncIterator[Ev
     try:
         while True:
             listener.signal.clear()
-            live, listener.live = list(listener.live), type(listener.live)(maxlen=listener.live.maxlen)
             fresh = [e for e in await store.entries(row.tenant, row.interaction_id, record.tip) if e.entry > record.tip]
             # What is on record is folded whole first: an event may show what a later entry of its commit says.
             for entry in fresh:
                 record.apply(entry)
+            # Deltas and progress say after which entry they came; what is newer than this reading waits for the next.
+            live: deque[Event] = deque()
+            while listener.live and listener.live[0].entry <= record.tip:
+                live.append(listener.live.popleft())
             paused = False
             for entry in fresh:
                 if entry.run_id != run_id:
                     continue
                 while live and live[0].entry < entry.entry:
-                    yield live.pop(0)
+                    yield live.popleft()
                 paused = isinstance(entry, PausedEntry)
                 event = event_of(entry, record.runs[run_id]) if entry.entry > after else None
                 if event is not None:

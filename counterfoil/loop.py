@@ -126,6 +126,9 @@ class Drive:
         self._foreign = False
         self._asking: asyncio.Task[Any] | None = None
         self._interrupted = False
+        """The request to the model is being broken off, because the run was cancelled."""
+        self.resumed = False
+        """That the run goes on is on record already."""
         self._steady: Offered | None = None
         """The offer of every turn, while no tool decides for itself and nothing is kept apart."""
         self._applied: TurnEntry | None = None
@@ -151,7 +154,8 @@ class Drive:
 
     async def _look_while_asking(self) -> None:
         rows = await self.store.entries(self.lease.tenant, self.lease.interaction_id, self.record.tip)
-        if any(isinstance(e, CancelEntry) and e.run_id == self.run.run_id for e in rows) and self._asking is not None:
+        cancelled = any(isinstance(e, CancelEntry) and e.run_id == self.run.run_id for e in rows)
+        if cancelled and self._asking is not None and not self._interrupted:
             self._interrupted = True
             self._asking.cancel()
 
@@ -285,18 +289,14 @@ class Drive:
             Fenced: another worker drives it now.
         """
         self.task = asyncio.current_task()
-        if self.run.status != "running" or self.lease.epoch > 1:
-            await self.write([ResumedEntry(**self._head())])
-        self._collect_rejections()
-        if self.run.open:
-            self.batch = Batch(self, self.env, self.run.batch)
-            if self.run.cancel is None:
-                await self.batch.recover()
+        await self._begin()
         while True:
             try:
                 if self.run.open:
                     if not await self._work():
                         return "paused"
+                if self._foreign:
+                    await self.refresh()
                 end = self._due_end()
                 if end is not None:
                     return await end
@@ -305,6 +305,30 @@ class Drive:
                     return status
             except Behind:
                 continue
+
+    async def _begin(self) -> None:
+        """Take the run up where the record leaves it."""
+        run = self.run
+        if self.hooks.on_event:
+            self._publish(self._unseen())
+        if run.status != "running" or (self.lease.epoch > 1 and not self.resumed):
+            await self.write([ResumedEntry(**self._head())])
+        self._collect_rejections()
+        if run.open:
+            if self.record.has_kept:
+                self._take_builtin()
+            self.env.offered = frozenset(self.env.tools)
+            self.batch = Batch(self, self.env, run.batch)
+            if run.cancel is None:
+                await self.batch.recover()
+
+    def _unseen(self) -> list[Entry]:
+        """What is on record of the run that no driver could tell observers: its beginning, decisions in a pause."""
+        if self.lease.epoch <= 1:
+            return [cast("RunEntry", self.run.head)]
+        log = self.run.log
+        paused = max((i for i, e in enumerate(log) if isinstance(e, PausedEntry)), default=len(log))
+        return log[paused + 1 :]
 
     def _head(self) -> Any:
         return {"run_id": self.run.run_id, "thread_id": self.env.thread_id, "at": self.effects.now()}
@@ -362,7 +386,7 @@ class Drive:
             if batch.done:
                 await batch.gather()
                 continue
-            if not (batch.flights or batch.ready or batch.locking or batch.asks or batch.starting):
+            if not (batch.flights or batch.ready or batch.locking or batch.starting):
                 if await self._pause():
                     return False
                 continue
@@ -370,11 +394,14 @@ class Drive:
             await batch.gather()
 
     def _time_used(self) -> str | None:
+        left = self._time_left()
+        return None if left is None or left > 0 else f"{self.run.limits.seconds:g} seconds"
+
+    def _time_left(self) -> float | None:
         seconds = self.run.limits.seconds
         if seconds is None:
             return None
-        spent = self.run.seconds + (self.effects.now() - self.run.last_at) / 1_000_000
-        return f"{seconds:g} seconds" if spent >= seconds else None
+        return seconds - self.run.seconds - (self.effects.now() - self.run.last_at) / 1_000_000
 
     def _next_look(self) -> float | None:
         now = self.effects.now()
@@ -382,9 +409,9 @@ class Drive:
         for call in self.run.batch:
             if call.pending and call.waiting is not None and call.waiting.approval.expires_at is not None:
                 looks.append((call.waiting.approval.expires_at - moment(now)).total_seconds())
-        seconds = self.run.limits.seconds
-        if seconds is not None and self.stopping is None:
-            looks.append(seconds - self.run.seconds - (now - self.run.last_at) / 1_000_000)
+        left = self._time_left()
+        if left is not None and self.stopping is None:
+            looks.append(left)
         return max(min(looks), 0.001) if looks else None
 
     async def _stop(self, why: str) -> None:
@@ -396,9 +423,9 @@ class Drive:
         for flight in list(batch.flights.values()):
             flight.tell("cancel" if limit is None else "limit")
         await self._flush()
-        until = self.effects.clock() + self.run.limits.cancel_grace
-        while batch.flights and self.effects.clock() < until:
-            await self._wait(until - self.effects.clock())
+        until = self.loop.time() + self.run.limits.cancel_grace
+        while batch.flights and self.loop.time() < until:
+            await self._wait(until - self.loop.time())
             await batch.gather()
             await self._flush()
         for flight in list(batch.flights.values()):
@@ -476,7 +503,7 @@ class Drive:
                 given if type(given) is str else await self._instructions(), items, len(items), offer.offers, run.run_id, run.turns,
                 output_schema=self.agent.output_schema, parameters=self.agent.parameters,
             )  # fmt: skip  # two rows
-            plain = not (self.hooks.before_model or self.hooks.after_model)
+            plain = not (self.hooks.before_model or self.hooks.after_model or run.limits.seconds is not None)
             turn = await (self._respond(request) if plain else self._guarded(request))
         except ModelError as e:
             return await self._fail(str(e))
@@ -488,12 +515,13 @@ class Drive:
             return None
         return await self._take_turn(turn, offer)
 
-    async def _fail(self, reason: str) -> str:
-        while True:
+    async def _fail(self, reason: str) -> str | None:
+        while self.run.cancel is None:
             try:
                 return await self._end("error", reason=clean_text(reason))
             except Behind:
                 continue
+        return None
 
     async def _take_turn(self, turn: ModelTurn, offer: Offered) -> str | None:
         run, record = self.run, self.record
@@ -570,14 +598,17 @@ class Drive:
                 if not answer:
                     continue
             tools.append(tool)
-        if self.record.has_kept:
-            if words.READ_RESULT not in self.env.tools:
-                self.env.tools = {**self.env.tools, words.READ_RESULT: self.builtin(self)}
-                tools.append(self.env.tools[words.READ_RESULT])
+        if self.record.has_kept and words.READ_RESULT not in self.env.tools:
+            tools.append(self._take_builtin())
         found = offered(tuple(tools))
         if all(t.offered is None for t in self.env.tools.values()):
             self._steady = found
         return found
+
+    def _take_builtin(self) -> Tool:
+        made = self.builtin(self)
+        self.env.tools = {**self.env.tools, words.READ_RESULT: made}
+        return made
 
     def _plain_context(self) -> Any:
         turn = self.run.last_turn or TurnEntry(run_id="", at=0, step=0, text="", calls=(), stop="")
@@ -590,16 +621,30 @@ class Drive:
         return str(await bounded(_call(given, self._plain_context()), GUARD_SECONDS))
 
     async def _guarded(self, request: ModelRequest) -> ModelTurn | None:
-        """As `_respond`, between the guards of request and turn, which raise to fail the run."""
+        """As `_within`, between the guards of request and turn, which raise to fail the run."""
         for hook in self.hooks.before_model:
             seen = BeforeModel(self.env.caller, self.run.run_id, self.run.turns, request)
             await bounded(hook(seen), GUARD_SECONDS)
-        turn = await self._respond(request)
+        turn = await self._within(request)
         if turn is not None:
             for hook in self.hooks.after_model:
                 made = AfterModel(self.env.caller, self.run.run_id, self.run.turns, turn)
                 await bounded(hook(made), GUARD_SECONDS)
         return turn
+
+    async def _within(self, request: ModelRequest) -> ModelTurn | None:
+        """As `_respond`, within the time that is left of the run; None when that is used up."""
+        left = self._time_left()
+        if left is None:
+            return await self._respond(request)
+        try:
+            async with asyncio.timeout(max(left, 0.0)) as clock:
+                return await self._respond(request)
+        except TimeoutError:
+            if not clock.expired():
+                raise
+            self.stopping = f"{self.run.limits.seconds:g} seconds"
+            return None
 
     async def _respond(self, request: ModelRequest) -> ModelTurn | None:
         """The model's turn; None when the run was cancelled meanwhile.
@@ -608,34 +653,43 @@ class Drive:
             ModelError: it failed beyond its retries.
         """
         tries = 0
-        while True:
-            self._asking = self.task
-            turn: ModelTurn | None = None
-            try:
-                stream = self.agent.open_model().respond(request)
-                if not hasattr(stream, "__aiter__"):
-                    stream = await cast("Any", stream)
-                async for event in stream:
-                    if type(event) is ModelTurn:
-                        turn = event
-                    elif self.hub.listened(self.run.run_id):
-                        self._tell_delta(event)
-                if turn is None:
-                    raise ModelError("the model's stream ended without a finished turn", retryable=True)  # noqa: TRY301  # retried as any other
-                return turn
-            except ModelError as e:
-                if not e.retryable or tries >= MODEL_RETRIES:
-                    raise
-                await self.effects.sleep(RETRY_SECONDS * 2**tries)
-                tries += 1
-            except asyncio.CancelledError:
-                if not self._interrupted:
-                    raise
+        turn: ModelTurn | None = None
+        self._asking = self.task
+        try:
+            while turn is None:
+                if self._foreign:
+                    await self.refresh()
+                if self.run.cancel is not None:
+                    return None
+                try:
+                    stream = self.agent.open_model().respond(request)
+                    if not hasattr(stream, "__aiter__"):
+                        stream = await cast("Any", stream)
+                    async for event in stream:
+                        if type(event) is ModelTurn:
+                            turn = event
+                        elif self.hub.listened(self.run.run_id):
+                            self._tell_delta(event)
+                    if turn is None:
+                        raise ModelError("the model's stream ended without a finished turn", retryable=True)  # noqa: TRY301  # retried as any other
+                except ModelError as e:
+                    if not e.retryable or tries >= MODEL_RETRIES:
+                        raise
+                    turn = None
+                    await self.effects.sleep(RETRY_SECONDS * 2**tries)
+                    tries += 1
+        except asyncio.CancelledError as e:
+            if cast("asyncio.Task[Any]", self.task).cancelling() > self._interrupted:
+                raise  # the driver itself is told to stop
+            if not self._interrupted:
+                raise ModelError("the model ended with CancelledError, and nobody had cancelled it") from e
+        finally:
+            self._asking = None
+            if self._interrupted:
                 self._interrupted = False
-                cast("asyncio.Task[Any]", self._asking).uncancel()
-                return None
-            finally:
-                self._asking = None
+                cast("asyncio.Task[Any]", self.task).uncancel()
+                turn = None
+        return turn
 
     def _tell_delta(self, event: TextDelta | ReasoningDelta | CallDelta | ModelTurn) -> None:
         if isinstance(event, ModelTurn):

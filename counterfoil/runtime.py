@@ -231,6 +231,8 @@ class Runtime:
         fold = self._fold(row, Record(entries))
         if here:
             self._drive(known, Lease(row.tenant, row.run_id, row.interaction_id, row.epoch), fold)
+        elif later is not None and known is not None:
+            self._kick_at(fold, later)
         return Run(self, fold)
 
     def _fold(self, row: RunRow, record: Record) -> Fold:
@@ -241,7 +243,7 @@ class Runtime:
             fold.record = record
         return fold
 
-    def _drive(self, agent: Any, lease: Lease, fold: Fold) -> None:
+    def _drive(self, agent: Any, lease: Lease, fold: Fold) -> Drive:
         caller = cast("RunEntry", fold.record.runs[fold.run_id].head).caller
         deps = self.deps
         # Once for each time that the run is taken up: a resume gets deps of its own (contract 7.9).
@@ -255,6 +257,7 @@ class Runtime:
         self._drives[fold.run_id] = drive
         task = asyncio.get_running_loop().create_task(self._driven(drive, fold))
         self._tasks[fold.run_id] = task
+        return drive
 
     async def _driven(self, drive: Drive, fold: Fold) -> None:
         run_id = fold.run_id
@@ -286,10 +289,18 @@ class Runtime:
             expiries = [c.waiting.approval.expires_at for c in run.batch if c.pending and c.waiting]
             times = [e for e in expiries if e is not None]
             if times:
-                seconds = (min(times) - moment(self.effects.now())).total_seconds()
-                loop = asyncio.get_running_loop()
-                timer = loop.call_later(max(seconds, 0) + 0.005, self.kick, fold.tenant, fold.run_id)
-                self._timers[fold.run_id] = timer
+                self._kick_at(fold, int((min(times) - moment(0)).total_seconds() * 1_000_000))
+        elif timer := self._timers.pop(fold.run_id, None):
+            timer.cancel()
+
+    def _kick_at(self, fold: Fold, at: int) -> None:
+        """Look at a run again at a time, in microseconds since 1970."""
+        known = self._timers.pop(fold.run_id, None)
+        if known is not None:
+            known.cancel()
+        seconds = max((at - self.effects.now()) / 1_000_000, 0.0) + 0.005
+        loop = asyncio.get_running_loop()
+        self._timers[fold.run_id] = loop.call_later(seconds, self.kick, fold.tenant, fold.run_id)
 
     async def _give_up(self, drive: Drive) -> None:
         await drive.abandon()
@@ -312,9 +323,11 @@ class Runtime:
     async def _take_up(self, tenant: str, run_id: str) -> None:
         await self._take_up_row(await self.store.run(tenant, run_id))
 
-    def _may_take(self, row: RunRow) -> bool:
+    def _may_take(self, row: RunRow, *, force: bool = False) -> bool:
         now = self.effects.now()
-        if row.status not in OPEN or row.run_id in self._drives or (row.not_before or 0) > now:
+        if row.status not in OPEN or row.run_id in self._drives:
+            return False
+        if not force and (row.pool != self.pool or (row.not_before or 0) > now):
             return False
         if row.owner is not None:
             return not alive(row.owner)
@@ -323,7 +336,7 @@ class Runtime:
 
     async def _take_up_row(self, row: RunRow, *, force: bool = False) -> None:
         agent = self.agents.get(row.agent) or (_Nobody(row.agent) if force else None)
-        if agent is None or not self._may_take(row):
+        if agent is None or not self._may_take(row, force=force):
             return
         lease = await self.store.claim(row, self.owner)
         if lease is None:
@@ -383,11 +396,13 @@ class Runtime:
                 if state.status not in OPEN:
                     return
             row = await self.store.run(fold.tenant, run_id)
-            if row.status not in OPEN or (row.status == "paused" and not row.runnable):
+            # A pause whose approval has expired is none: whoever may take the run up settles the call.
+            mine = row.agent in self.agents and self._may_take(row)
+            if row.status not in OPEN or (row.status == "paused" and not row.runnable and not mine):
                 await self.refresh(fold)
                 return
             if run_id not in self._tasks and run_id not in self._kicks:
-                if row.agent in self.agents and self._may_take(row):
+                if mine:
                     self.kick(fold.tenant, run_id)
                 else:
                     await asyncio.sleep(POLL_SECONDS / 2)
@@ -605,10 +620,11 @@ class Runtime:
             raise Conflict(f"run {run_id} was taken up by somebody else")
         record = Record(await self.store.entries(tenant, row.interaction_id))
         fold = self._fold(row, record)
-        entry = ResumedEntry(run_id=run_id, at=self.effects.now(), limits=limits or agent.limits or DEFAULT_LIMITS)
+        budget = limits or agent.limits or self.limits or DEFAULT_LIMITS
+        entry = ResumedEntry(run_id=run_id, at=self.effects.now(), limits=budget)
         await self.store.commit(lease, [entry])
         record.apply(entry)
-        self._drive(agent, lease, fold)
+        self._drive(agent, lease, fold).resumed = True
         return Run(self, fold)
 
 

@@ -14,7 +14,7 @@ import pytest
 from counterfoil import Agent, Approval, Run, Runtime, Tool, ToolContext, tool
 from counterfoil.testing import ScriptedModel
 
-SOON = 20.0
+SOON = 10.0
 """Seconds after which a test that hangs fails; nothing is measured against it."""
 
 both = pytest.mark.parametrize("kind", ["memory", "sqlite"])
@@ -61,7 +61,9 @@ async def content(runtime: Runtime) -> None:
     assert not found.problems, [p.message for p in found.problems]
 
 
-def agent(turns: Sequence[Any] = (), *tools: Tool | Callable[..., Any], name: str = "desk", **options: Any) -> Agent:
+def agent(
+    turns: Sequence[Any] = (), *tools: Tool | Callable[..., Any], name: str = "desk", **options: Any
+) -> Agent:
     """An agent whose model plays these turns."""
     return Agent(name, model=ScriptedModel(turns), tools=tools, **options)
 
@@ -154,7 +156,15 @@ def counted(name: str = "count", **settings: Any) -> tuple[Tool, list[dict[str, 
 
     @tool(name=name, description="Count.", **settings)
     async def body(ctx: ToolContext, n: int = 0) -> str:
-        seen.append({"n": n, "key": ctx.idempotency_key, "attempt": ctx.attempt, "caller": ctx.caller, "deps": ctx.deps})
+        seen.append(
+            {
+                "n": n,
+                "key": ctx.idempotency_key,
+                "attempt": ctx.attempt,
+                "caller": ctx.caller,
+                "deps": ctx.deps,
+            }
+        )
         return f"{name} {n}, time {next(number)}"
 
     return body, seen

@@ -10,8 +10,23 @@ import pytest
 from counterfoil import Limits, Policy, Rule, ToolResult, tool
 from counterfoil.core.outcome import ErrorCode
 from counterfoil.testing import call, say
-from tests.helpers import Gate, agent, both, broken, codes, counted, fine, go, outcomes, pending, requests, told, until
+from tests.helpers import (
+    Gate,
+    agent,
+    both,
+    broken,
+    codes,
+    counted,
+    fine,
+    go,
+    outcomes,
+    pending,
+    requests,
+    told,
+    until,
+)
 from tests.marks import case, law
+
 
 @tool
 async def deny(n: int = 0) -> ToolResult:
@@ -82,7 +97,11 @@ def test_ids_that_repeat_are_missing_or_come_again(place):
             assert len(set(ids)) == 7
             assert ids[0] == "a"
             assert [c.provider_call_id or None for c in run.calls] == ["a", "a", "a", None, None, None, "a"]
-            assert [type(r.result.outcome).__name__ for r in run.results] == ["Succeeded", "Skipped", *["Succeeded"] * 5]
+            assert [type(r.result.outcome).__name__ for r in run.results] == [
+                "Succeeded",
+                "Skipped",
+                *["Succeeded"] * 5,
+            ]
             assert len({x["key"] for x in seen}) == 6
             for request in requests(desk):
                 asked = [c["id"] for m in request for c in m.get("tool_calls") or ()]
@@ -126,7 +145,12 @@ def test_results_stand_in_the_order_of_the_calls_however_they_arrive(place):
         gate = Gate()
         desk = agent(
             [
-                [say("now"), call("work", at="one", id="1"), call("work", at="two", id="2"), call("work", at="three", id="3")],
+                [
+                    say("now"),
+                    call("work", at="one", id="1"),
+                    call("work", at="two", id="2"),
+                    call("work", at="three", id="3"),
+                ],
                 say("done"),
             ],
             gate.tool(),
@@ -161,7 +185,11 @@ def test_results_stand_in_the_order_of_the_calls_however_they_arrive(place):
 def test_no_call_of_a_turn_that_was_cut_off_runs(place):
     count, seen = counted()
     cut = [say("", stop="length"), call("count", n=1, id="a"), call("count", raw='{"n": 2', id="b")]
-    desk = agent([cut, [say("", stop="length"), call("count", n=1)], say("never")], count, limits=Limits(consecutive_failures=2))
+    desk = agent(
+        [cut, [say("", stop="length"), call("count", n=1)], say("never")],
+        count,
+        limits=Limits(consecutive_failures=2),
+    )
 
     async def main():
         async with place.open(desk) as runtime:
@@ -183,7 +211,9 @@ def test_calls_of_a_batch_run_at_once_within_the_concurrency(place):
     async def main():
         gate = Gate()
         names = [f"w{i}" for i in range(7)]
-        desk = agent([[call("work", at=n) for n in names], say("done")], gate.tool(), limits=Limits(concurrency=3))
+        desk = agent(
+            [[call("work", at=n) for n in names], say("done")], gate.tool(), limits=Limits(concurrency=3)
+        )
         async with place.open(desk) as runtime:
             run = await runtime.start("desk", "go")
             await gate.began("w0", "w1", "w2")
@@ -282,7 +312,12 @@ def test_a_barrier_that_waits_for_a_person_lets_the_others_pass(place):
 @law("2.7")
 def test_a_call_that_waits_for_a_person_takes_no_slot(place):
     count, seen = counted("pay", needs_approval=True)
-    desk = agent([[call("pay"), call("pay", n=1), call("fine")], say("done")], count, fine, limits=Limits(concurrency=1))
+    desk = agent(
+        [[call("pay"), call("pay", n=1), call("fine")], say("done")],
+        count,
+        fine,
+        limits=Limits(concurrency=1),
+    )
 
     async def main():
         async with place.open(desk) as runtime:
@@ -318,7 +353,13 @@ def test_a_failure_a_denial_or_a_rejection_leaves_the_siblings_as_they_are(place
             await run.reject("no", by="grace", reason="not this one")
             await run.approve("yes", by="grace")
             await run.wait()
-            assert outcomes(run) == {"b": "Failed", "yes": "Succeeded", "no": "Rejected", "denied": "Denied", "f": "Succeeded"}
+            assert outcomes(run) == {
+                "b": "Failed",
+                "yes": "Succeeded",
+                "no": "Rejected",
+                "denied": "Denied",
+                "f": "Succeeded",
+            }
             assert [x["n"] for x in seen] == [1]
             assert len(requests(desk)) == 2
 
@@ -347,7 +388,11 @@ def test_what_is_offered_is_fixed_for_a_turn(place):
             run = await (await runtime.start("desk", "go")).wait()
             assert codes(run) == {"one": None, "two": ErrorCode.NOT_OFFERED, "three": ErrorCode.UNKNOWN_TOOL}
             assert "sometimes" not in told(desk)["three"]  # a tool that is not offered is not named
-            first, again = [e.offered for e in await runtime.store.entries(run.tenant, run.interaction_id) if e.kind == "turn"][:2]
+            first, again = [
+                e.offered
+                for e in await runtime.store.entries(run.tenant, run.interaction_id)
+                if e.kind == "turn"
+            ][:2]
             assert len(first) == 64
             assert first != again
 
