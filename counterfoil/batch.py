@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from counterfoil.core import words
 from counterfoil.core.approval import Approval, ApprovalKind, input_digest
+from counterfoil.core.call_entries import LateEntry, MemoEntry, ResultEntry, StartEntry, WaitingEntry
 from counterfoil.core.content import Text
-from counterfoil.core.entries import Entry, LateEntry, MemoEntry, ResultEntry, StartEntry, WaitingEntry
+from counterfoil.core.entries import Entry
 from counterfoil.core.jsontext import JsonValue, dumps, loads, normal
 from counterfoil.core.limits import ATTEMPTS
 from counterfoil.core.outcome import Cancelled, ErrorCode, Failed, ToolFailure

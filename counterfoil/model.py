@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
-from counterfoil.core.entries import MessageEntry, ResultEntry, TurnEntry
+from counterfoil.core.call_entries import ResultEntry
+from counterfoil.core.entries import MessageEntry, TurnEntry
 from counterfoil.core.jsontext import JsonValue, loads
 from counterfoil.core.turn import NO_USAGE, Usage
 

@@ -5,23 +5,19 @@ from typing import Any
 
 from counterfoil.core.approval import Approval, Decision, input_digest
 from counterfoil.core.call import Caller
+from counterfoil.core.call_entries import DecidedEntry, LateEntry, ResultEntry, StartEntry, WaitingEntry
 from counterfoil.core.content import Text
 from counterfoil.core.entries import (
     CallRecord,
     CancelEntry,
-    DecidedEntry,
     EndedEntry,
     Entry,
-    LateEntry,
     MessageEntry,
     PausedEntry,
     QueuedEntry,
-    ResultEntry,
     ResumedEntry,
     RunEntry,
-    StartEntry,
     TurnEntry,
-    WaitingEntry,
 )
 from counterfoil.core.jsontext import dumps
 from counterfoil.core.limits import DEFAULT_LIMITS

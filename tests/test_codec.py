@@ -10,25 +10,21 @@ from hypothesis import strategies as st
 
 from counterfoil.core.approval import Approval, Decision
 from counterfoil.core.call import Caller
-from counterfoil.core.codec import ERASED, GENESIS, chain, decode, encode
+from counterfoil.core.call_entries import DecidedEntry, LateEntry, MemoEntry, ResultEntry, StartEntry, WaitingEntry
+from counterfoil.core.codec import GENESIS, chain, decode, encode
 from counterfoil.core.content import Audio, File, Image, Json, Kept, Link, Text
 from counterfoil.core.entries import (
+    ERASED,
     CallRecord,
     CancelEntry,
-    DecidedEntry,
     EndedEntry,
     Entry,
-    LateEntry,
-    MemoEntry,
     MessageEntry,
     PausedEntry,
     QueuedEntry,
-    ResultEntry,
     ResumedEntry,
     RunEntry,
-    StartEntry,
     TurnEntry,
-    WaitingEntry,
 )
 from counterfoil.core.jsontext import dumps, loads
 from counterfoil.core.limits import DEFAULT_LIMITS, Limits

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from counterfoil.core.call_entries import ResultEntry
 from counterfoil.core.content import Audio, File, Image, Json, Kept, Link, Text
 from counterfoil.core.context import (
     CHARS_PER_TOKEN,
@@ -19,7 +20,7 @@ from counterfoil.core.context import (
     fit,
     wire_ids,
 )
-from counterfoil.core.entries import CallRecord, MessageEntry, ResultEntry, TurnEntry
+from counterfoil.core.entries import CallRecord, MessageEntry, TurnEntry
 from counterfoil.core.outcome import SUCCEEDED
 from counterfoil.core.record import Item
 from counterfoil.core.result import ToolResult, seal

@@ -16,25 +16,20 @@ from hypothesis import strategies as st
 
 from counterfoil.core.approval import Approval, Decision, input_digest
 from counterfoil.core.call import Caller
+from counterfoil.core.call_entries import DecidedEntry, LateEntry, MemoEntry, ResultEntry, StartEntry, WaitingEntry
 from counterfoil.core.codec import GENESIS, chain, encode
 from counterfoil.core.content import Text
 from counterfoil.core.entries import (
     CallRecord,
     CancelEntry,
-    DecidedEntry,
     EndedEntry,
     Entry,
-    LateEntry,
-    MemoEntry,
     MessageEntry,
     PausedEntry,
     QueuedEntry,
-    ResultEntry,
     ResumedEntry,
     RunEntry,
-    StartEntry,
     TurnEntry,
-    WaitingEntry,
 )
 from counterfoil.core.jsontext import dumps, loads
 from counterfoil.core.laws import Checker

@@ -4,17 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterfoil.core.entries import (
-    DecidedEntry,
-    EndedEntry,
-    MemoEntry,
-    MessageEntry,
-    PausedEntry,
-    ResultEntry,
-    ResumedEntry,
-    TurnEntry,
-    WaitingEntry,
-)
+from counterfoil.core.call_entries import DecidedEntry, MemoEntry, ResultEntry, WaitingEntry
+from counterfoil.core.entries import EndedEntry, MessageEntry, PausedEntry, ResumedEntry, TurnEntry
 from counterfoil.core.limits import DEFAULT_LIMITS, Limits
 from counterfoil.core.outcome import SUCCEEDED
 from counterfoil.core.record import Record

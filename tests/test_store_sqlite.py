@@ -13,7 +13,7 @@ import pytest
 
 from counterfoil.adapters.stores.sqlite import SqliteStore, open_store, worker
 from counterfoil.adapters.stores.sqlite.database import SQL, migrations
-from counterfoil.core.entries import MemoEntry
+from counterfoil.core.call_entries import MemoEntry
 from counterfoil.core.errors import DecisionConflict, DefinitionError, Fenced, StoreError, UsageError
 from counterfoil.store import Behind, StatusChange
 from counterfoil.testing import records as r

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from counterfoil.core.entries import CallRecord, MessageEntry, ResultEntry, TurnEntry
+from counterfoil.core.call_entries import ResultEntry
+from counterfoil.core.entries import CallRecord, MessageEntry, TurnEntry
 from counterfoil.core.errors import DefinitionError, ModelError
 from counterfoil.core.result import ToolResult
 from counterfoil.core.turn import Usage

@@ -11,16 +11,15 @@ import pytest
 
 from counterfoil.adapters.stores.memory import MemoryStore
 from counterfoil.adapters.stores.sqlite import SqliteStore
+from counterfoil.core.call_entries import DecidedEntry, ResultEntry
 from counterfoil.core.codec import chain
 from counterfoil.core.entries import (
     CancelEntry,
-    DecidedEntry,
     EndedEntry,
     Entry,
     MessageEntry,
     PausedEntry,
     QueuedEntry,
-    ResultEntry,
     ResumedEntry,
     RunEntry,
 )

@@ -12,8 +12,9 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from counterfoil.core.call_entries import ResultEntry
 from counterfoil.core.content import Audio, Block, File, Image, block_text
-from counterfoil.core.entries import MessageEntry, ResultEntry, TurnEntry
+from counterfoil.core.entries import MessageEntry, TurnEntry
 from counterfoil.core.jsontext import dumps
 from counterfoil.core.record import Item
 from counterfoil.core.words import elided

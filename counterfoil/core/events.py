@@ -7,18 +7,8 @@ from datetime import datetime
 from typing import TypeAlias
 
 from counterfoil.core.approval import Approval, Decision
-from counterfoil.core.entries import (
-    DecidedEntry,
-    EndedEntry,
-    Entry,
-    PausedEntry,
-    ResultEntry,
-    ResumedEntry,
-    RunEntry,
-    StartEntry,
-    TurnEntry,
-    WaitingEntry,
-)
+from counterfoil.core.call_entries import DecidedEntry, ResultEntry, StartEntry, WaitingEntry
+from counterfoil.core.entries import EndedEntry, Entry, PausedEntry, ResumedEntry, RunEntry, TurnEntry
 from counterfoil.core.jsontext import JsonValue, loads
 from counterfoil.core.parts import result_part
 from counterfoil.core.record import RunState

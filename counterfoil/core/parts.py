@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from counterfoil.core.call_entries import ResultEntry
 from counterfoil.core.content import Json, Kept, Text, block_to_json
-from counterfoil.core.entries import MessageEntry, ResultEntry, TurnEntry
+from counterfoil.core.entries import MessageEntry, TurnEntry
 from counterfoil.core.jsontext import JsonValue, loads
 from counterfoil.core.outcome import ErrorCode, Failed, Succeeded
 from counterfoil.core.record import CallState, Record, RunState

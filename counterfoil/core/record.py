@@ -6,23 +6,18 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias, cast
 
+from counterfoil.core.call_entries import DecidedEntry, LateEntry, MemoEntry, ResultEntry, StartEntry, WaitingEntry
 from counterfoil.core.entries import (
     CallRecord,
     CancelEntry,
-    DecidedEntry,
     EndedEntry,
     Entry,
-    LateEntry,
-    MemoEntry,
     MessageEntry,
     PausedEntry,
     QueuedEntry,
-    ResultEntry,
     ResumedEntry,
     RunEntry,
-    StartEntry,
     TurnEntry,
-    WaitingEntry,
 )
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.limits import DEFAULT_LIMITS, Limits

@@ -12,19 +12,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from counterfoil.core.approval import Approval
+from counterfoil.core.call_entries import DecidedEntry, ResultEntry, WaitingEntry
 from counterfoil.core.entries import (
     CancelEntry,
-    DecidedEntry,
     EndedEntry,
     Entry,
     MessageEntry,
     PausedEntry,
     QueuedEntry,
-    ResultEntry,
     ResumedEntry,
     RunEntry,
     TurnEntry,
-    WaitingEntry,
 )
 from counterfoil.core.narrate import ENDED_BY, decision_text, narration, notes, one_line, open_text
 from counterfoil.core.outcome import outcome_to_json

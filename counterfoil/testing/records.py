@@ -8,19 +8,16 @@ from typing import Any
 
 from counterfoil.core.approval import Approval, ApprovalKind, Choice, Decision, input_digest
 from counterfoil.core.call import Caller
+from counterfoil.core.call_entries import LateEntry, ResultEntry, StartEntry, WaitingEntry
 from counterfoil.core.entries import (
     CallRecord,
     CancelEntry,
     EndedEntry,
-    LateEntry,
     MessageEntry,
     QueuedEntry,
-    ResultEntry,
     ResumedEntry,
     RunEntry,
-    StartEntry,
     TurnEntry,
-    WaitingEntry,
 )
 from counterfoil.core.jsontext import dumps
 from counterfoil.core.limits import DEFAULT_LIMITS

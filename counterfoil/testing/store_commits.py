@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import asyncio
 
-from counterfoil.core.entries import Entry, MemoEntry, ResultEntry
+from counterfoil.core.call_entries import MemoEntry, ResultEntry
+from counterfoil.core.entries import Entry
 from counterfoil.core.errors import Fenced, UsageError
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.store import Behind, Lease, StatusChange, Store

@@ -8,7 +8,7 @@ import asyncio
 
 import pytest
 
-from counterfoil.core.entries import DecidedEntry
+from counterfoil.core.call_entries import DecidedEntry
 from counterfoil.core.errors import DecisionConflict, Fenced, NotFound, NotPending
 from counterfoil.store import Lease, StatusChange, Store
 from counterfoil.testing import records as r

@@ -8,8 +8,9 @@ import hashlib
 
 import pytest
 
-from counterfoil.core.codec import ERASED, decode
-from counterfoil.core.entries import MessageEntry, ResultEntry
+from counterfoil.core.call_entries import ResultEntry
+from counterfoil.core.codec import decode
+from counterfoil.core.entries import ERASED, MessageEntry
 from counterfoil.core.errors import Conflict, NotFound
 from counterfoil.core.report import StoredError
 from counterfoil.store import KeptRange, Lease, ReportFilter, StatusChange, Store

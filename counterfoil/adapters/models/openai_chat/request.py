@@ -19,8 +19,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from counterfoil.core.call_entries import ResultEntry
 from counterfoil.core.context import wire_ids
-from counterfoil.core.entries import MessageEntry, ResultEntry, TurnEntry
+from counterfoil.core.entries import MessageEntry, TurnEntry
 from counterfoil.core.jsontext import JsonValue, clean_text, dumps, loads
 from counterfoil.core.words import elided
 from counterfoil.model import ModelRequest

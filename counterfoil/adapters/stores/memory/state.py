@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from counterfoil.core.approval import Decision
+from counterfoil.core.call_entries import CallEntry, ResultEntry, StartEntry, WaitingEntry
 from counterfoil.core.codec import GENESIS, chain, decode, encode
-from counterfoil.core.entries import CallEntry, Entry, ResultEntry, StartEntry, TurnEntry, WaitingEntry
+from counterfoil.core.entries import Entry, TurnEntry
 from counterfoil.core.errors import Fenced, UsageError
 from counterfoil.store import NewRun, RunRow, StatusChange
 

@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator, Sequence
 
 from counterfoil.adapters.stores.memory.state import Kept, Log, Run
 from counterfoil.core.approval import Approval, Decision, settle
-from counterfoil.core.entries import CancelEntry, DecidedEntry, Entry, WaitingEntry
+from counterfoil.core.call_entries import DecidedEntry, WaitingEntry
+from counterfoil.core.entries import CancelEntry, Entry
 from counterfoil.core.errors import Conflict, DefinitionError, Fenced, NotFound, NotPending
 from counterfoil.core.report import ToolErrorReport, report_from_json
 from counterfoil.owners import alive

@@ -10,8 +10,9 @@ from typing import NamedTuple, TypeAlias
 
 from counterfoil.adapters.stores.sqlite.database import SQL
 from counterfoil.adapters.stores.sqlite.known import SETTLED, KnownRun, Tip, WritingConnection
+from counterfoil.core.call_entries import CallEntry, ResultEntry, StartEntry, WaitingEntry
 from counterfoil.core.codec import chain, encode
-from counterfoil.core.entries import CallEntry, Entry, ResultEntry, StartEntry, TurnEntry, WaitingEntry
+from counterfoil.core.entries import Entry, TurnEntry
 from counterfoil.core.errors import Fenced, UsageError
 from counterfoil.core.jsontext import dumps
 from counterfoil.core.report import ToolErrorReport

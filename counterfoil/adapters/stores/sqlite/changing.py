@@ -9,7 +9,8 @@ from counterfoil.adapters.stores.sqlite.database import SQL
 from counterfoil.adapters.stores.sqlite.known import KnownRun, Tip, WritingConnection
 from counterfoil.adapters.stores.sqlite.reading import run_row
 from counterfoil.core.approval import Approval, Choice, Decision, approval_from_json, settle
-from counterfoil.core.entries import CancelEntry, DecidedEntry, Entry, Fields
+from counterfoil.core.call_entries import DecidedEntry
+from counterfoil.core.entries import CancelEntry, Entry, Fields
 from counterfoil.core.errors import Conflict, NotFound, NotPending
 from counterfoil.core.jsontext import JsonValue, dumps, loads
 from counterfoil.owners import alive

@@ -11,7 +11,8 @@ from counterfoil.adapters.stores.sqlite.database import SYNCHRONOUS, connect
 from counterfoil.adapters.stores.sqlite.known import WritingConnection
 from counterfoil.adapters.stores.sqlite.worker import Worker, Writer
 from counterfoil.core.approval import Approval, Decision
-from counterfoil.core.entries import Entry, ResultEntry
+from counterfoil.core.call_entries import ResultEntry
+from counterfoil.core.entries import Entry
 from counterfoil.core.errors import DefinitionError, UsageError
 from counterfoil.core.report import ToolErrorReport
 from counterfoil.store import (
