@@ -1,0 +1,53 @@
+"""Tools whose bodies run in a child process; imported there by name."""
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from counterfoil import ToolContext, ToolError, ToolResult, tool
+
+
+@tool(isolation="process")
+def where(ctx: ToolContext[Any]) -> dict[str, Any]:
+    return {
+        "pid": os.getpid(),
+        "user": ctx.caller.user,
+        "run_id": ctx.run_id,
+        "call_id": ctx.call_id,
+        "step": ctx.step_index,
+        "key": ctx.idempotency_key,
+        "attempt": ctx.attempt,
+    }
+
+
+@tool(isolation="process")
+def fails(kind: str) -> None:
+    if kind == "declared":
+        raise ToolError("No such shelf.", code=77)
+    if kind == "exit":
+        sys.exit(3)
+    if kind == "death":
+        os._exit(3)
+    raise ValueError("secret")
+
+
+@tool(isolation="process")
+def counts(upto: int) -> Iterator[str]:
+    for number in range(upto):
+        yield f"{number} "
+    if upto > 2:
+        raise ValueError("too far")
+
+
+@tool(isolation="process", timeout=0.5)
+def hangs() -> str:
+    while True:
+        time.sleep(60)
+
+
+@tool(isolation="process")
+def noted(ctx: ToolContext[Any]) -> ToolResult:
+    ctx.progress("half", 1, 2)
+    return ToolResult.text(str(ctx.memo("n", lambda: 7))).with_narration("Noted").with_details({"n": 7})
