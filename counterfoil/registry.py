@@ -16,7 +16,6 @@ TARGETS: Mapping[str, Mapping[str, str]] = {
     },
     "model": {
         "openai-chat": "counterfoil.adapters.models.openai_chat:open_model",
-        "local": "counterfoil.adapters.models.local:open_model",
         "scripted": "counterfoil.testing.models:open_scripted",
         "recorded": "counterfoil.testing.models:open_recorded",
     },

@@ -127,15 +127,11 @@ def needs_store(setting: Setting) -> None:
         NotFound: there is no such file, or the record would be in this process's memory only.
     """
     if setting.value.startswith("memory:"):
-        raise NotFound(
-            "a store in memory is empty and ends with this command; name a file, such as sqlite:///shop.db"
-        )
+        raise NotFound("a store in memory is empty and ends with this command; name a file, such as sqlite:///shop.db")
     file = _file_of(setting.value)
     if file is not None and not file.exists():
         named = "" if setting.source == "default" else f" (from {setting.source})"
-        raise NotFound(
-            f"there is no store at {file}{named}; `counterfoil run` makes one, --store URL names another"
-        )
+        raise NotFound(f"there is no store at {file}{named}; `counterfoil run` makes one, --store URL names another")
 
 
 def store_url(setting: Setting) -> str:
@@ -206,9 +202,7 @@ def login() -> str:
 
 def settings(store: Setting, tenant: Setting) -> list[Setting]:
     """Every setting of the command, and where each comes from."""
-    seen = [
-        Setting(name, os.environ[name], "environment") for name in _TERMINAL_VARIABLES if name in os.environ
-    ]
+    seen = [Setting(name, os.environ[name], "environment") for name in _TERMINAL_VARIABLES if name in os.environ]
     return [store, tenant, Setting("by", login(), "the user of this machine"), *seen]
 
 
@@ -285,11 +279,19 @@ def _local() -> Check:
     try:
         weights = find()
     except CounterfoilError:
-        absent = [
-            m for m in (local.SERVER_PACKAGE, local.WEIGHTS_PACKAGE) if importlib.util.find_spec(m) is None
-        ]
+        absent = [m for m in (local.SERVER_PACKAGE, local.WEIGHTS_PACKAGE) if importlib.util.find_spec(m) is None]
         return Check(name, "missing", f"not installed: {', '.join(absent) or 'its weights'}", local.INSTALL)
     return Check(name, "ok", f"{local.MODEL_NAME}, {weights.stat().st_size / 2**20:.0f} MiB")
+
+
+def local_model() -> Any:
+    """The module that serves the small model, for the demo: it is about this model and no other."""
+    return importlib.import_module("counterfoil.adapters.models.local")
+
+
+def chat_model() -> Any:
+    """The module that speaks Chat Completions. Raises ImportError without the extra ``openai``."""
+    return importlib.import_module("counterfoil.adapters.models.openai_chat")
 
 
 def _adapter(module: str) -> Any:

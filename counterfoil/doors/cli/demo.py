@@ -5,7 +5,6 @@ says so. Act two is scripted, and says so too. Both leave their record on disk.
 """
 
 import asyncio
-import importlib
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -55,12 +54,11 @@ class Stepped:
 @asynccontextmanager
 async def small_model(console: Console) -> AsyncIterator[Model | None]:
     """The local model, or None where it cannot be had; says which."""
-    # A door knows no adapter by name; the demo is about this one, so it is imported as the registry would.
-    local = importlib.import_module("counterfoil.adapters.models.local")
+    local = wiring.local_model()
     async with AsyncExitStack() as stack:
         try:
             server = await stack.enter_async_context(local.LocalServer())
-            chat = importlib.import_module("counterfoil.adapters.models.openai_chat")
+            chat = wiring.chat_model()
         except (local.LocalModelMissing, local.LocalServerError, ImportError) as error:
             console.print(Text(line(f"The small model is not at hand ({error})."), style="yellow"))
             console.print("So its recorded turns are played; the tools and the files are real.\n")
@@ -83,7 +81,8 @@ async def small_model(console: Console) -> AsyncIterator[Model | None]:
 async def act_one(console: Console, setting: wiring.Setting, root: Path) -> bool:
     """Three questions about the clone; True when each was answered by the tool that it needs."""
     console.print(Line("Act one: a small model, real files", align="left"))
-    console.print(f"{len(QUESTIONS)} questions about {line(str(root), 200)}, answered by tool calls.\n")
+    console.print(f"{len(QUESTIONS)} questions about the files in {line(root.resolve().name, 100)}, answered by tool calls.")
+    console.print("A model this small chooses well and writes less well: trust the tool's line above its answer.\n")
     good = True
     async with small_model(console) as model:
         recorded = load_turns()
@@ -95,8 +94,9 @@ async def act_one(console: Console, setting: wiring.Setting, root: Path) -> bool
                 await run.wait(60)
                 await show(console, runtime, run)
             calls = [(c.tool_name, c.input) for c in run.calls]
-            executed = all(r.executed for r in run.results)
-            fits = run.status == "completed" and executed and calls == [(question.tool, question.input)]
+            # Without git history, as in a tarball, the log says so: a clean failure is as good an answer.
+            ran = all(r.executed for r in run.results) or not Path(root, ".git").exists()
+            fits = run.status == "completed" and ran and calls == [(question.tool, question.input)]
             if not fits:
                 console.print(Text(f"expected {question.tool}; the model did {calls}", style="red"))
             good = good and fits

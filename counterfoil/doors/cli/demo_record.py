@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from counterfoil.core.errors import CounterfoilError, ToolError
+from counterfoil.doors import wiring
 from counterfoil.doors.cli.demo_tools import INSTRUCTIONS, QUESTIONS, Question, demo_tools
 from counterfoil.tool import Tool
 
@@ -58,8 +59,7 @@ async def record(root: Path) -> list[dict[str, Any]]:
     Raises:
         ModelError: the local model cannot be had, does not start, or chose another call than is expected.
     """
-    # Doors know no adapter; this one works on the adapter itself, so it imports it as the registry does.
-    local = importlib.import_module("counterfoil.adapters.models.local")
+    local = wiring.local_model()
     openai = importlib.import_module("openai")
     tools = demo_tools(root)
     async with local.LocalServer() as server:
