@@ -16,11 +16,11 @@ from counterfoil.core.entries import Entry
 from counterfoil.core.jsontext import JsonValue, dumps, loads, normal
 from counterfoil.core.limits import ATTEMPTS
 from counterfoil.core.outcome import Cancelled, ErrorCode, Failed, ToolFailure
-from counterfoil.core.policy import Verdict
 from counterfoil.core.record import CallState
 from counterfoil.core.report import ToolErrorReport
 from counterfoil.core.result import seal
 from counterfoil.core.turn import moment
+from counterfoil.core.verdict import Verdict
 from counterfoil.env import Asks, Env, Finished, Ready, Refused
 from counterfoil.execute import Execution, ExecutionHooks, finish, make_report
 from counterfoil.judge import cut_off, duplicates, fail, judge, out_of_budget, readmit, refuse, repeated
@@ -37,7 +37,7 @@ RETRY_SECONDS = 0.1
 class Batch(ExecutionHooks):
     """One turn's calls while they are driven. What is decided but not yet on record lies in the outbox."""
 
-    def __init__(self, drive: Drive, env: Env, calls: list[CallState]) -> None:
+    def __init__(self, drive: Drive, env: Env, calls: list[CallState], *, fresh: bool = False) -> None:
         self.drive = drive
         self.env = env
         self.calls = calls
@@ -45,8 +45,8 @@ class Batch(ExecutionHooks):
         """Judged and not started, by index."""
         self.asks: dict[int, Asks] = {}
         """Waits to be asked, by index."""
-        self.asked = any(c.waiting is not None for c in calls)
-        """Some call has waited for a person, or is about to."""
+        self.asked = not fresh
+        """Some call may have waited for a person, or is about to; not so in a turn that is fresh."""
         self.flights: dict[int, Execution] = {}
         self.locking: set[int] = set()
         self.outbox: list[Entry] = []

@@ -56,7 +56,7 @@ class Execution:
     """One attempt at one call: its body, its clock and its end."""
 
     __slots__ = (
-        "_fatal", "body_over", "broken", "call", "clock0", "closing", "ctx", "end", "env", "finished", "finishing", "hooks",
+        "fatal", "body_over", "broken", "call", "clock0", "closing", "ctx", "end", "env", "finished", "finishing", "hooks",
         "in_thread", "items", "late_end", "on_end", "over", "process", "ready", "started_at", "stop", "task", "timer",
     )  # fmt: skip  # a list of names reads better in rows
 
@@ -87,7 +87,8 @@ class Execution:
         self.process: Any = None
         self.items: list[object] | None = None
         self.ctx: Any = None
-        self._fatal: BaseException | None = None
+        self.fatal: BaseException | None = None
+        """KeyboardInterrupt or SystemExit, which ends the program once the call is settled."""
         self.started_at = 0
         self.clock0 = 0.0
 
@@ -99,11 +100,6 @@ class Execution:
         if self.ready.tool.timeout is not None:
             wait = max(self.ready.not_before - self.clock0, 0.0) if self.ready.not_before else 0.0
             self.timer = loop.call_later(self.ready.tool.timeout + wait, self.tell, "timeout")
-
-    @property
-    def fatal(self) -> BaseException | None:
-        """KeyboardInterrupt or SystemExit, which ends the program once the call is settled."""
-        return self._fatal
 
     def tell(self, why: Stop) -> None:
         """Tell the body to stop; its end, whenever it comes, is seen by `on_end`."""
@@ -154,7 +150,7 @@ class Execution:
             log.exception("call %s of run %s failed in the gateway", self.call.record.call_id, self.env.run_id)
             self.broken = e
             if isinstance(e, (KeyboardInterrupt, SystemExit)):
-                self._fatal = e
+                self.fatal = e
         finally:
             self._ended()
 
@@ -173,7 +169,7 @@ class Execution:
                 raise
             error = e
         except (KeyboardInterrupt, SystemExit) as e:
-            self._fatal = error = e
+            self.fatal = error = e
         except BaseException as e:  # noqa: BLE001  # whatever a body raises is its call's failure
             error = e
         if probe is not None:
@@ -413,14 +409,14 @@ def finish_plain(x: Execution, value: object) -> Finished | None:
     env, ready = x.env, x.ready
     if env.hooks.after_call or x.ctx is not None or ready.edited_by is not None or x.fatal is not None:
         return None
-    if type(value) is ToolResult:
+    if isinstance(value, ToolResult):
         return None
     try:
         content = render(value)
     except Unrenderable:
         return None
     size = content_size(content)
-    if size > env.limits.keep_apart_bytes or size > x.max_bytes():
+    if size > env.limits.keep_apart_bytes or size > (ready.tool.max_output_bytes or env.limits.output_bytes):
         return None
     duration = int((env.effects.clock() - x.clock0) * 1_000_000)
     return Finished(seal(content, SUCCESS), size, x.started_at, duration)

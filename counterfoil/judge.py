@@ -18,17 +18,17 @@ from counterfoil.core.content import Text
 from counterfoil.core.jsontext import JsonValue, dumps, loads
 from counterfoil.core.limits import GUARD_SECONDS
 from counterfoil.core.outcome import Denied, ErrorCode, Failed, Rejected, Skipped, ToolFailure, ToolOutcome, retryable
-from counterfoil.core.policy import Facts, Verdict
+from counterfoil.core.policy import Facts
 from counterfoil.core.record import CallState
 from counterfoil.core.result import ToolResult, seal
 from counterfoil.core.shorten import clip
 from counterfoil.core.states import DUPLICATE, spent
 from counterfoil.core.turn import thread_kind
+from counterfoil.core.verdict import Verdict
 from counterfoil.env import Asks, Env, Ready, Refused, asked, told
 from counterfoil.hooks import UNCHANGED, BeforeCall, Change, Skip
 from counterfoil.policy import no_policy
 from counterfoil.tool import Tool
-
 
 NAME_CHARS = 100
 """Of a tool's name that a model made up, so many characters come back to it; a real one has 64 at most."""
@@ -193,7 +193,8 @@ async def admit(
         return fail(
             ErrorCode.LIMIT_REACHED, tool.name, limit=used, message=used, verdict=verdict, parsed=effective, before=parsed
         )
-    return Ready(tool, arguments, effective, parsed, verdict, lock=lock_of(tool, arguments))
+    lock = None if tool.lock is None else lock_of(tool, arguments)
+    return Ready(tool, arguments, effective, parsed, verdict, lock=lock)
 
 
 def by_policy(
@@ -220,7 +221,10 @@ def over_budget(env: Env, call: CallState) -> str | None:
         position = len(env.run.calls) - len(env.run.batch) + call.index + 1
         if position > calls:
             return f"{calls} tool calls"
-    return spent(env.run, env.limits)
+    limits = env.limits
+    if limits.tokens is None and limits.cost is None and limits.seconds is None:
+        return None
+    return spent(env.run, limits)
 
 
 def out_of_budget(call: CallState, known: Ready | Asks | None, why: str) -> Refused:

@@ -528,7 +528,7 @@ class Drive:
         began = self.effects.clock()
         entry = TurnEntry(
             run_id=run.run_id, thread_id=self.env.thread_id, at=self.effects.now(), step=run.turns,
-            text=clean_text(turn.text), calls=self._records(turn.calls, offer.names), stop=turn.stop,
+            text=clean_text(turn.text) if turn.text else "", calls=self._records(turn.calls, offer.names), stop=turn.stop,
             usage=turn.usage, model=turn.model, offered=offer.digest, reasoning=turn.reasoning,
         )  # fmt: skip  # rows by what belongs together
         if not entry.calls:
@@ -538,7 +538,7 @@ class Drive:
         record.apply(entry)
         record.tip = tip
         self._applied = entry
-        self.batch = batch = Batch(self, self.env, run.batch)
+        self.batch = batch = Batch(self, self.env, run.batch, fresh=True)
         if self.slow_judge:
             # Somebody's code may take its time, or the process may die in it: the turn is safe first.
             await self.write([entry])

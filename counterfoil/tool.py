@@ -155,6 +155,8 @@ class Tool:
     """It changes nothing: allowed without a rule, and safe to run again."""
     idempotent: bool
     """Running it twice with the same key does what running it once does."""
+    safe: bool
+    """It may run again after an unknown end: read_only or idempotent."""
     destructive: bool
     """It destroys something; for policies."""
     needs_approval: bool | Callable[..., Any]
@@ -212,6 +214,7 @@ class Tool:
             raise SchemaError(f"{name}: unknown setting {unknown[0]!r}; the settings are: {', '.join(SETTINGS)}")
         for key in ("read_only", "idempotent", "destructive", "ends_run", "advisory", "sequential"):
             setattr(self, key, bool(settings.get(key, False)))
+        self.safe = self.read_only or self.idempotent
         self.needs_approval = settings.get("needs_approval", False)
         self.lock = settings.get("lock")
         self.on_interrupted = _one_of(name, "on_interrupted", settings.get("on_interrupted", "ask"), ("ask", "tell"))
@@ -255,11 +258,6 @@ class Tool:
             if isinstance(schema, FunctionSchema) and schema.deps is not None:
                 raise SchemaError(f"{name}: deps cannot cross into a process; open what the body needs inside it")
             self.target = check_importable(self.fn)
-
-    @property
-    def safe(self) -> bool:
-        """It may run again after an unknown end."""
-        return self.read_only or self.idempotent
 
     @property
     def input_schema(self) -> dict[str, JsonValue]:

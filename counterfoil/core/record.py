@@ -19,10 +19,11 @@ from counterfoil.core.entries import (
     RunEntry,
     TurnEntry,
 )
+from counterfoil.core.items import CallStateName
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.limits import DEFAULT_LIMITS, Limits
 from counterfoil.core.outcome import Failed
-from counterfoil.core.turn import NO_USAGE, CallStateName, Usage
+from counterfoil.core.turn import NO_USAGE, Usage
 
 Item: TypeAlias = "MessageEntry | TurnEntry | ResultEntry"
 
@@ -150,7 +151,8 @@ class Record:
 
     def _turn(self, run: RunState, entry: TurnEntry) -> None:
         run.turns += 1
-        run.usage = run.usage + entry.usage if run.turns > 1 else entry.usage
+        if entry.usage is not NO_USAGE:
+            run.usage = run.usage + entry.usage
         run.last_turn = entry
         run.batch = batch = [CallState(entry, i, c) for i, c in enumerate(entry.calls)]
         run.open = len(batch)
@@ -177,11 +179,12 @@ class Record:
         self.has_kept = self.has_kept or entry.kept_id is not None
         run.open -= 1
         if not run.open:
+            failed = True
             for done in run.batch:
-                self.items.append(cast("ResultEntry", done.result))
-            turn = cast("TurnEntry", run.last_turn)
-            failed = turn.stop == "length" or all(type(c.result.result.outcome) is Failed for c in run.batch)  # type: ignore[union-attr]  # none is open
-            run.failed_steps = run.failed_steps + 1 if failed else 0
+                result: ResultEntry = done.result  # type: ignore[assignment]  # none of the batch is open
+                self.items.append(result)
+                failed = failed and type(result.result.outcome) is Failed
+            run.failed_steps = run.failed_steps + 1 if failed or call.turn.stop == "length" else 0
 
     def _late(self, run: RunState, entry: LateEntry) -> None:
         call = run.call_ids[entry.call_id]

@@ -37,7 +37,8 @@ DUPLICATE = "duplicate"
 
 def is_duplicate(call: CallState) -> bool:
     """The framework skipped it as a repeat within its turn (contract 2.8)."""
-    return call.result is not None and call.result.result.outcome == Skipped(DUPLICATE, "framework")
+    outcome = call.result.result.outcome if call.result is not None else None
+    return type(outcome) is Skipped and outcome.by == "framework" and outcome.reason == DUPLICATE
 
 
 def unanimous(batch: Sequence[CallState], advisory: Callable[[str], bool]) -> CallState | None:
