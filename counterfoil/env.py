@@ -10,10 +10,10 @@ from typing import Any
 from counterfoil.core.call import Caller, Where
 from counterfoil.core.jsontext import clean_text
 from counterfoil.core.limits import Limits
-from counterfoil.core.policy import Verdict
 from counterfoil.core.record import CallState, RunState
 from counterfoil.core.report import ToolErrorReport
 from counterfoil.core.result import ToolResult
+from counterfoil.core.verdict import Verdict
 from counterfoil.effects import Effects
 from counterfoil.hooks import HookList
 from counterfoil.policy import Policy

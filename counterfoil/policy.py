@@ -17,17 +17,8 @@ from typing import Any, Literal, TypeAlias, cast
 from counterfoil.core.errors import DefinitionError
 from counterfoil.core.jsontext import JsonValue, normal
 from counterfoil.core.limits import GUARD_SECONDS
-from counterfoil.core.policy import (
-    Condition,
-    Facts,
-    Rule,
-    RuleSet,
-    Verdict,
-    VerdictName,
-    digest,
-    strictest,
-    unmatched,
-)
+from counterfoil.core.policy import Condition, Facts, Rule, RuleSet, digest
+from counterfoil.core.verdict import Verdict, VerdictName, strictest, unmatched
 from counterfoil.registry import resolve
 
 __all__ = ["Facts", "Policy", "Rule", "RuleCheck", "Verdict", "no_policy"]

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from counterfoil.core.approval import Approval
 from counterfoil.core.events import Event
+from counterfoil.core.items import Message, ToolCallPart, ToolResultPart
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.parts import call_part, items_of, result_part
 from counterfoil.core.record import Record, RunState
 from counterfoil.core.report import ToolErrorReport
 from counterfoil.core.result import ToolResult
-from counterfoil.core.turn import Message, ToolCallPart, ToolResultPart, Usage
+from counterfoil.core.turn import Usage
 
 if TYPE_CHECKING:
     from counterfoil.runtime import Runtime

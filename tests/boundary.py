@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from counterfoil import Agent, Caller, Hooks, Limits, Policy, Run, Runtime, Tool, ToolErrorReport
-from counterfoil.core.turn import ToolResultPart
+from counterfoil.core.items import ToolResultPart
 from counterfoil.testing import ScriptedModel, say
 from counterfoil.testing.models import SeenRequest, Turn
 

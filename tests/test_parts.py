@@ -4,10 +4,10 @@ import pytest
 
 from counterfoil.core.content import File, Image, Json, Kept, Link, Text
 from counterfoil.core.entries import CallRecord
+from counterfoil.core.items import Message, ToolCallPart, ToolResultPart
 from counterfoil.core.outcome import SUCCEEDED, Failed, ToolFailure
 from counterfoil.core.parts import call_part, items_of, output_of, result_part
 from counterfoil.core.result import ToolResult, seal
-from counterfoil.core.turn import Message, ToolCallPart, ToolResultPart
 from tests.marks import law
 from tests.records import OUTCOMES, Book, a_call, ended
 

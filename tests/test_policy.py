@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterfoil.core.errors import DefinitionError
-from counterfoil.core.policy import KNOWN_KEYS, Facts, Rule, RuleSet, Verdict, strictest, unmatched
+from counterfoil.core.policy import KNOWN_KEYS, Facts, Rule, RuleSet
+from counterfoil.core.verdict import Verdict, strictest, unmatched
 from counterfoil.policy import Policy, no_policy
 from tests.marks import case, law
 

@@ -8,19 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterfoil.core.content import Kept
+from counterfoil.core.items import ToolResultPart
 from counterfoil.core.outcome import SUCCEEDED, Denied, ErrorCode, Failed, Rejected, ToolFailure
 from counterfoil.core.parts import result_part
 from counterfoil.core.result import ToolResult, seal
-from counterfoil.core.turn import (
-    NO_USAGE,
-    AuthorType,
-    ToolResultPart,
-    Usage,
-    author,
-    moment,
-    sees_thread,
-    thread_kind,
-)
+from counterfoil.core.turn import NO_USAGE, AuthorType, Usage, author, moment, sees_thread, thread_kind
 from counterfoil.core.words import REJECTION_FALLBACK
 from tests.marks import law
 from tests.records import NOON, OUTCOMES, Book, a_call, ended

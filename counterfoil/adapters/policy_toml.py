@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from counterfoil.core.errors import DefinitionError
-from counterfoil.core.policy import VERDICT_NAMES, Rule, RuleSet
+from counterfoil.core.policy import Rule, RuleSet
+from counterfoil.core.verdict import VERDICT_NAMES
 
 MAX_BYTES: Final = 1024 * 1024
 """Bytes of a policy file, 1 MiB: some ten thousand rules."""

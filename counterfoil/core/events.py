@@ -9,10 +9,11 @@ from typing import TypeAlias
 from counterfoil.core.approval import Approval, Decision
 from counterfoil.core.call_entries import DecidedEntry, ResultEntry, StartEntry, WaitingEntry
 from counterfoil.core.entries import EndedEntry, Entry, PausedEntry, ResumedEntry, RunEntry, TurnEntry
+from counterfoil.core.items import ToolResultPart
 from counterfoil.core.jsontext import JsonValue, loads
 from counterfoil.core.parts import result_part
 from counterfoil.core.record import RunState
-from counterfoil.core.turn import ToolResultPart, Usage, moment
+from counterfoil.core.turn import Usage, moment
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,12 @@ import re
 from collections.abc import Mapping
 
 from counterfoil.core.approval import Decision
+from counterfoil.core.items import ToolResultPart
 from counterfoil.core.jsontext import JsonValue, dumps, loads
 from counterfoil.core.outcome import Cancelled, Denied, ErrorCode, Failed, Rejected, Skipped, Succeeded
 from counterfoil.core.parts import call_part
 from counterfoil.core.record import CallState
 from counterfoil.core.shorten import clip
-from counterfoil.core.turn import ToolResultPart
 
 LINE = 200
 """Characters of a row's text: two lines of a terminal."""

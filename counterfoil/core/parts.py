@@ -7,20 +7,12 @@ from typing import TypeAlias
 from counterfoil.core.call_entries import ResultEntry
 from counterfoil.core.content import Json, Kept, Text, block_to_json
 from counterfoil.core.entries import MessageEntry, TurnEntry
+from counterfoil.core.items import ApprovalMark, Message, ToolCallPart, ToolResultPart
 from counterfoil.core.jsontext import JsonValue, loads
 from counterfoil.core.outcome import ErrorCode, Failed, Succeeded
 from counterfoil.core.record import CallState, Record, RunState
 from counterfoil.core.result import ToolResult
-from counterfoil.core.turn import (
-    ApprovalMark,
-    Author,
-    AuthorType,
-    Message,
-    ToolCallPart,
-    ToolResultPart,
-    author,
-    moment,
-)
+from counterfoil.core.turn import Author, AuthorType, author, moment
 from counterfoil.core.words import REJECTION_FALLBACK
 
 Part: TypeAlias = "Message | ToolCallPart | ToolResultPart"

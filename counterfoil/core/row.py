@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import cast
 
+from counterfoil.core.items import ApprovalMark
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.narrate import time_text
-from counterfoil.core.turn import ApprovalMark, Author, Usage
+from counterfoil.core.turn import Author, Usage
 
 
 @dataclass(frozen=True, slots=True)

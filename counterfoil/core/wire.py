@@ -8,11 +8,12 @@ from types import EllipsisType
 from typing import TypeAlias
 
 from counterfoil.core.entries import MessageEntry, TurnEntry
+from counterfoil.core.items import Message, ToolCallPart, ToolResultPart
 from counterfoil.core.jsontext import JsonValue, loads
 from counterfoil.core.outcome import outcome_to_json
 from counterfoil.core.parts import Part, message_part, participant, turn_parts
 from counterfoil.core.record import Record, RunState
-from counterfoil.core.turn import Author, Message, ToolCallPart, ToolResultPart, moment
+from counterfoil.core.turn import Author, moment
 
 Fields: TypeAlias = dict[str, JsonValue]
 Source: TypeAlias = "MessageEntry | TurnEntry"

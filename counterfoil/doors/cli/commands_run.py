@@ -13,8 +13,8 @@ from counterfoil.agent import Agent
 from counterfoil.core.approval import Approval
 from counterfoil.core.call import Caller
 from counterfoil.core.events import Event
+from counterfoil.core.items import ToolResultPart
 from counterfoil.core.jsontext import JsonValue, normal
-from counterfoil.core.turn import ToolResultPart
 from counterfoil.core.wire import date_json
 from counterfoil.doors import wiring
 from counterfoil.doors.cli.common import RunArgument, Session, command, find_run
