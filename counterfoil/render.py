@@ -18,10 +18,8 @@ from counterfoil.core.content import (
     Kept,
     Link,
     Text,
-    block_to_json,
 )
-from counterfoil.core.jsontext import JsonValue, utf8_size
-from counterfoil.core.outcome import CODE_TABLE, Failed, Succeeded
+from counterfoil.core.jsontext import utf8_size
 from counterfoil.core.result import ToolResult
 from counterfoil.jsonform import json_bytes
 from counterfoil.plainvalue import Formless
@@ -104,37 +102,6 @@ def content_size(blocks: Iterable[Block]) -> int:
             case _:
                 size += len(block.data)
     return size
-
-
-def output_json(result: ToolResult) -> JsonValue:
-    """What the call gave, as JSON (``output`` of contract 1.2); None when it is kept apart.
-
-    Of a success: the text of one text block, the value of one JSON block, else the list of blocks. Of a
-    failure: ``{"error": {"code"?, "name"?, "message"}}``, where only the gateway's codes have a name and the
-    message is what the model reads. Of anything else: what the model reads.
-    """
-    content = result.content
-    if len(content) == 1 and isinstance(content[0], Kept):
-        return None
-    match result.outcome:
-        case Failed(failure):
-            error: dict[str, JsonValue] = {}
-            if failure.code is not None:
-                error["code"] = int(failure.code)
-                if failure.code in CODE_TABLE:
-                    error["name"] = CODE_TABLE[failure.code].code.name
-            error["message"] = result.model_output
-            return {"error": error}
-        case Succeeded():
-            match content:
-                case (Text(text),):
-                    return text
-                case (Json() as block,):
-                    return block.value
-                case _:
-                    return [block_to_json(block) for block in content]
-        case _:
-            return result.model_output
 
 
 def combine(items: list[object]) -> object:

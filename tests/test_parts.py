@@ -5,7 +5,7 @@ import pytest
 from counterfoil.core.content import File, Image, Json, Kept, Link, Text
 from counterfoil.core.entries import CallRecord
 from counterfoil.core.items import Message, ToolCallPart, ToolResultPart
-from counterfoil.core.outcome import SUCCEEDED, Failed, ToolFailure
+from counterfoil.core.outcome import SUCCEEDED, ErrorCode, Failed, ToolFailure
 from counterfoil.core.parts import call_part, items_of, output_of, result_part
 from counterfoil.core.result import ToolResult, seal
 from tests.marks import law
@@ -28,8 +28,18 @@ KEPT = Kept("0198f000-0000-7000-8000-000000000001", 1_200_000, "head … tail")
         ),
         (ToolResult.blocks(Link("a:b", "A")), [{"type": "link", "uri": "a:b", "title": "A"}]),
         (ToolResult.blocks(Image(b"\x00")), [{"type": "image", "data": "AA==", "mime": "image/png"}]),
+        (ToolResult.json([]), []),
         (seal((KEPT,), SUCCEEDED), None),
+        (seal((KEPT, Image(b"\x00")), SUCCEEDED), None),
         (ToolResult.error("no", ToolFailure(17)), {"error": {"code": 17, "message": "no"}}),
+        (
+            ended(Failed(ToolFailure(ErrorCode.TIMEOUT, "canary")), "too slow"),
+            {"error": {"code": 4080, "name": "TIMEOUT", "message": "too slow"}},
+        ),
+        (
+            ended(Failed(ToolFailure(5000, "canary")), "it failed"),
+            {"error": {"code": 5000, "name": "TOOL_ERROR", "message": "it failed"}},
+        ),
         (ToolResult.error("no"), {"error": {"message": "no"}}),
         (ended(OUTCOMES["denied"], "denied so"), "denied so"),
         (ended(OUTCOMES["rejected"], "refused so"), "refused so"),
@@ -44,7 +54,19 @@ def test_the_output_is_what_the_tool_returned_or_what_the_model_read(
 
 
 @law("1.2.output")
-def test_the_output_of_a_result_kept_apart_is_null_whatever_its_outcome() -> None:
+def test_the_code_of_a_failure_is_a_plain_number() -> None:
+    output = output_of(ended(Failed(ToolFailure(ErrorCode.TIMEOUT)), "too slow"))
+    assert type(output["error"]["code"]) is int
+
+
+@law("1.2.output")
+@pytest.mark.parametrize("outcome", list(OUTCOMES))
+def test_the_output_of_a_result_kept_apart_is_null_whatever_its_outcome(outcome: str) -> None:
+    assert output_of(seal((KEPT,), OUTCOMES[outcome])) is None
+
+
+@law("1.2.output")
+def test_the_part_of_a_result_kept_apart_has_no_output() -> None:
     kept = seal((KEPT,), Failed(ToolFailure(17)))
     book = a_call(kept, kept_id=KEPT.id)
     assert result_part(book.call(0), book.record.runs["run-1"]).output is None

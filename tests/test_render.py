@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 from pydantic_core import to_json
 
 from counterfoil.core.content import Audio, File, Image, Json, Kept, Link, Text
-from counterfoil.core.outcome import Cancelled, Denied, ErrorCode, Failed, Rejected, Skipped, ToolFailure
+from counterfoil.core.parts import output_of
 from counterfoil.core.result import NO_OUTPUT, ToolResult, seal
-from counterfoil.render import Unrenderable, combine, content_size, output_json, render
+from counterfoil.render import Unrenderable, combine, content_size, render
 from tests.marks import case, law
 from tests.promises import shared
 
@@ -94,7 +94,7 @@ def test_a_subclass_of_str_is_the_text_that_it_holds(value, text):
 def test_none_is_no_output_and_its_json_is_the_empty_text():
     result = seal(render(None), ToolResult.text("").outcome)
     assert result.model_output == NO_OUTPUT
-    assert output_json(result) == ""
+    assert output_of(result) == ""
     assert text_of([None]) == "[null]"
 
 
@@ -683,51 +683,6 @@ def test_the_size_of_a_content_is_the_bytes_of_the_whole():
     blocks = (Text("é"), Json("é"), Image(b"12345"), Link("u:é", "title"), Kept("id", 1000, "short"))
     assert content_size(blocks) == 2 + 4 + 5 + 4 + 1000
     assert [content_size([block]) for block in blocks] == [2, 4, 5, 4, 1000]
-
-
-KEPT = Kept("id", 9, "head…tail")
-
-
-@law("1.2.output")
-@pytest.mark.parametrize(
-    ("content", "output"),
-    [
-        (render("a"), "a"),
-        (render({"a": 1}), {"a": 1}),
-        (render([]), []),
-        (render(None), ""),
-        ((Text("a"), Text("b")), [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]),
-        ((Image(b"x"),), [{"type": "image", "data": "eA==", "mime": "image/png"}]),
-        ((KEPT,), None),
-    ],
-)
-def test_the_output_of_a_success_is_what_the_tool_returned_and_null_when_kept_apart(content, output):
-    assert output_json(ToolResult(content)) == output
-
-
-@law("1.2.output")
-@pytest.mark.parametrize(
-    ("code", "head"),
-    [
-        (None, {}),
-        (7, {"code": 7}),
-        (ErrorCode.TIMEOUT, {"code": 4080, "name": "TIMEOUT"}),
-        (5000, {"code": 5000, "name": "TOOL_ERROR"}),
-    ],
-)
-def test_the_output_of_a_failure_is_an_error_with_the_model_s_text(code, head):
-    result = seal((Text("what the model reads"),), Failed(ToolFailure(code, "canary")))
-    assert output_json(result) == {"error": {**head, "message": "what the model reads"}}
-    assert type(output_json(result)["error"].get("code", 0)) is int
-
-
-@law("1.2.output")
-@pytest.mark.parametrize(
-    "outcome", [Denied("policy", "r", "canary"), Rejected("canary"), Skipped("canary"), Cancelled()]
-)
-def test_the_output_of_any_other_call_is_the_text_that_the_model_read(outcome):
-    assert output_json(seal((Text("why"),), outcome)) == "why"
-    assert output_json(seal((KEPT,), outcome)) is None
 
 
 @law("8.generator")

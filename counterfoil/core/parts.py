@@ -9,7 +9,7 @@ from counterfoil.core.content import Json, Kept, Text, block_to_json
 from counterfoil.core.entries import MessageEntry, TurnEntry
 from counterfoil.core.items import ApprovalMark, Message, ToolCallPart, ToolResultPart
 from counterfoil.core.jsontext import JsonValue, loads
-from counterfoil.core.outcome import ErrorCode, Failed, Succeeded
+from counterfoil.core.outcome import CODE_TABLE, Failed, Succeeded
 from counterfoil.core.record import CallState, Record, RunState
 from counterfoil.core.result import ToolResult
 from counterfoil.core.turn import Author, AuthorType, author, moment
@@ -58,26 +58,30 @@ def turn_parts(turn: TurnEntry, run: RunState) -> list[Part]:
 
 
 def output_of(result: ToolResult) -> JsonValue:
-    """What a tool returned, as JSON; the model's text where it did not succeed; None when kept apart."""
-    if isinstance(result.outcome, Failed):
-        failure = result.outcome.failure
-        error: dict[str, JsonValue] = {}
-        if failure.code is not None:
-            error["code"] = int(failure.code)
-            if failure.code in ErrorCode._value2member_map_:
-                error["name"] = ErrorCode(failure.code).name
-        return {"error": {**error, "message": result.model_output}}
-    if not isinstance(result.outcome, Succeeded):
-        return result.model_output
-    match result.content:
-        case (Text(text),):
+    """What the call gave, as JSON (``output`` of contract 1.2); None where some of it is kept apart.
+
+    Of a success: the text of one text block, the value of one JSON block, else the list of blocks. Of a
+    failure: ``{"error": {"code"?, "name"?, "message"}}``, where only the gateway's codes have a name and the
+    message is what the model reads. Of anything else: what the model reads.
+    """
+    if any(isinstance(block, Kept) for block in result.content):
+        return None
+    match result.outcome, result.content:
+        case Failed(failure), _:
+            error: dict[str, JsonValue] = {}
+            if failure.code is not None:
+                error["code"] = int(failure.code)
+                if failure.code in CODE_TABLE:
+                    error["name"] = CODE_TABLE[failure.code].code.name
+            return {"error": {**error, "message": result.model_output}}
+        case Succeeded(), (Text(text),):
             return text
-        case (Json() as block,):
+        case Succeeded(), (Json() as block,):
             return block.value
-        case content if any(isinstance(b, Kept) for b in content):
-            return None
-        case content:
-            return [block_to_json(b) for b in content]
+        case Succeeded(), blocks:
+            return [block_to_json(block) for block in blocks]
+        case _:
+            return result.model_output
 
 
 def result_part(call: CallState, run: RunState) -> ToolResultPart:
