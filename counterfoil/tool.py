@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast, overload
 
 from counterfoil.arguments import ArgumentsSchema, SchemaError, check_name
 from counterfoil.core.call import Caller
+from counterfoil.core.extensions import Extensions
 from counterfoil.core.jsontext import JsonValue
-from counterfoil.core.result import Extensions
 from counterfoil.crossing import check_importable
 from counterfoil.model import Offer
 from counterfoil.schema import FunctionSchema, inspect_function

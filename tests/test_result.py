@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from counterfoil.core.content import Image, Json, Link, Text
 from counterfoil.core.errors import ToolError
+from counterfoil.core.extensions import Extensions
 from counterfoil.core.outcome import (
     Cancelled,
     Denied,
@@ -20,7 +21,7 @@ from counterfoil.core.outcome import (
     Succeeded,
     ToolFailure,
 )
-from counterfoil.core.result import NO_OUTPUT, Extensions, ToolResult, seal
+from counterfoil.core.result import NO_OUTPUT, ToolResult, seal
 from tests.marks import case, law
 from tests.test_content import ANY_TEXT, BLOCKS, VALUES
 from tests.test_outcome import OUTCOMES

@@ -16,8 +16,7 @@ from counterfoil.core.content import (
     block_to_json,
 )
 from counterfoil.core.errors import check_own_code
-from counterfoil.core.extensions import NO_EXTENSIONS as NO_EXTENSIONS  # noqa: PLC0414
-from counterfoil.core.extensions import Extensions as Extensions  # noqa: PLC0414  # others import both from here
+from counterfoil.core.extensions import NO_EXTENSIONS, Extensions
 from counterfoil.core.jsontext import JsonValue, clean_text, dumps, loads, normal
 from counterfoil.core.outcome import (
     SUCCEEDED,
