@@ -9,11 +9,14 @@ from counterfoil.arguments import InvalidArguments, NotAnObject
 from counterfoil.core.entries import RunEntry
 from counterfoil.core.errors import InvalidInput, NotPending, UsageError
 from counterfoil.core.jsontext import dumps, loads
+from counterfoil.core.record import Record
 from counterfoil.effects import Effects
 from counterfoil.env import Env
 from counterfoil.hooks import HookList
 from counterfoil.judge import verdict_of
 from counterfoil.run import Run
+from counterfoil.store import Store
+from counterfoil.tool import Tool
 
 
 class Deciding(Protocol):
@@ -21,6 +24,7 @@ class Deciding(Protocol):
 
     agents: dict[str, Any]
     effects: Effects
+    store: Store
 
     def get(self, run_id: str, tenant: str = "default") -> Awaitable[Run]:
         """A handle on a run."""
@@ -31,18 +35,24 @@ async def check_edit(runtime: Deciding, run_id: str, call_id: str, edited: objec
 
     Raises:
         InvalidInput: they do not; the call stays pending.
-        NotPending: the run has no such call.
+        NotPending: no such call of the run ever waited.
         UsageError: the run's agent is not registered here, so that nobody can check the edit.
     """
     run = await runtime.get(run_id, tenant)
     state = run._fold.record.runs[run_id]
     call = state.call_ids.get(call_id)
-    if call is None:
-        raise NotPending(f"run {run_id} has no call {call_id}; list its approvals")
+    if call is None or call.waiting is None:
+        # A driver at work here takes its own entries in a moment after they are on record.
+        state = Record(await runtime.store.entries(tenant, run.interaction_id)).runs[run_id]
+        call = state.call_ids.get(call_id)
+    if call is None or call.waiting is None:
+        raise NotPending(f"run {run_id} has no call {call_id} that waits; list its approvals")
     agent = runtime.agents.get(run.agent)
     if agent is None:
         raise UsageError(f"an edited input is checked by agent {run.agent!r}, which is not registered here")
     tool = agent.tool_map.get(call.record.tool_name)
+    if not call.pending:
+        return _as_it_was(tool, edited)
     if tool is None:
         raise InvalidInput(f"the agent has no tool {call.record.tool_name} any more; reject the call")
     try:
@@ -63,3 +73,12 @@ async def check_edit(runtime: Deciding, run_id: str, call_id: str, edited: objec
     return effective
 
 
+
+
+def _as_it_was(tool: Tool | None, edited: object) -> bytes:
+    """An edit of a call that was decided or settled before: nothing to check, but an equal repeat has equal bytes."""
+    shown = loads(dumps(edited))
+    try:
+        return dumps(shown if tool is None else tool.schema.dump(tool.schema.validate(shown)))
+    except (InvalidArguments, NotAnObject, ValueError):
+        return dumps(shown)

@@ -1,0 +1,654 @@
+"""Pause, decisions and what became of them (contract 7.1 to 7.5, 10), through the public face."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from counterfoil import (
+    Caller,
+    DecisionConflict,
+    ErrorCode,
+    Hooks,
+    InvalidInput,
+    Limits,
+    NotPending,
+    Policy,
+    Rule,
+    Tool,
+    ToolContext,
+    tool,
+)  # fmt: skip  # names in rows
+from counterfoil.core.errors import NotAllowed, UsageError
+from counterfoil.testing import FrozenEffects, call, say
+from tests.helpers import (
+    Gate,
+    agent,
+    both,
+    broken,
+    codes,
+    counted,
+    fine,
+    go,
+    outcomes,
+    pending,
+    requests,
+    the_approval,
+    told,
+    until,
+)  # fmt: skip  # names in rows
+from tests.marks import case, law
+
+
+def payer(*turns, **options):
+    """An agent whose tool `pay` needs an approval, and what the bodies saw."""
+    pay, seen = counted("pay", needs_approval=True)
+    script = list(turns) or [[call("pay", n=1, id="a")], say("done")]
+    return agent(script, pay, fine, broken, **options), seen
+
+
+@both
+@law("7.1")
+@case("R058", "R037", "R020")
+def test_a_run_pauses_when_all_that_is_open_waits_and_holds_nothing(place):
+    desk, seen = payer([call("pay", n=1, id="a"), call("fine", id="b")], say("done"))
+
+    async def main():
+        async with place.open(desk) as runtime:
+            before = asyncio.all_tasks()
+            run = await (await runtime.start("desk", "go")).wait()
+            await until(lambda: asyncio.all_tasks() <= before)
+            assert run.status == "paused"
+            assert outcomes(run) == {"b": "Succeeded"}
+            assert [c.state for c in run.calls] == ["waiting", "settled"]
+            row = await runtime.store.run("default", run.id)
+            assert (row.owner, row.runnable) == (None, False)
+            approval = await the_approval(run)
+            assert (approval.kind, approval.tool_name, approval.input) == ("approval", "pay", {"n": 1})
+            assert approval.effective_input == {"n": 1}
+            assert (approval.run_id, approval.call_id) == (run.id, "a")
+            await run.approve("a", by="grace", reason="fine by me")
+            await run.wait()
+            assert [x["n"] for x in seen] == [1]
+            assert (run.answer, run.steps) == ("done", 2)
+            mark = run.calls[0].approval
+            assert (mark.decision, mark.by, mark.reason) == ("approve", "grace", "fine by me")
+            items = desk.model.requests[1].items
+            assert len({i.entry for i in items}) == len(items) == 4
+
+    go(main())
+
+
+@both
+@law("7.2.one-by-one", "7.2")
+@case("R029", "R031", "R043", "R049", "R050", "R073", "R070", "R071")
+@pytest.mark.parametrize("order", [["a", "b", "c"], ["c", "b", "a"], ["b", "a", "c"]])
+def test_several_calls_wait_at_once_and_are_decided_in_any_order(place, order):
+    desk, seen = payer([call("pay", n=i, id=x) for i, x in enumerate("abc")], say("done"))
+
+    async def main():
+        async with place.open(desk) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+            approvals = await run.approvals()
+            assert [a.call_id for a in approvals] == ["a", "b", "c"]
+            assert len({a.id for a in approvals}) == 3
+            for number, call_id in enumerate(order):
+                await run.approve(call_id, by="grace")
+                await run.wait()
+                assert len(run.results) == number + 1
+                assert await pending(run) == sorted(order[number + 1 :])
+                assert run.status == ("paused" if number < 2 else "completed")
+                assert len(requests(desk)) == (1 if number < 2 else 2)
+            assert [x["n"] for x in seen] == ["abc".index(x) for x in order]
+            assert list(told(desk)) == ["a", "b", "c"]
+
+    go(main())
+
+
+@both
+@law("7.2.one-by-one")
+def test_a_decided_call_runs_without_waiting_for_the_others(place):
+    async def main():
+        gate = Gate()
+        pay, seen = counted("pay", needs_approval=True)
+        desk = agent(
+            [[call("work", at="w", id="w"), call("pay", id="a"), call("pay", n=2, id="b")], say("done")],
+            gate.tool(),
+            pay,
+        )
+        async with place.open(desk) as runtime:
+            run = await runtime.start("desk", "go")
+            await gate.began("w")
+            while len(await pending(run)) < 2:
+                await asyncio.sleep(0.001)
+            await run.approve("b", by="grace")
+            await until(lambda: seen)
+            assert gate.running == {"w"}
+            assert await pending(run) == ["a"]
+            gate.open("w")
+            await run.wait()
+            assert run.status == "paused"
+            await run.reject("a")
+            await run.wait()
+            assert outcomes(run) == {"w": "Succeeded", "a": "Rejected", "b": "Succeeded"}
+
+    go(main())
+
+
+@both
+@law("7.2", "7.2.digest")
+def test_the_first_decision_stands_for_ever(place):
+    desk, seen = payer()
+
+    async def main():
+        async with place.open(desk) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+            approval = await the_approval(run)
+            with pytest.raises(DecisionConflict):
+                await run.approve("a", by="eve", digest="0" * 64)
+            assert await pending(run) == ["a"]
+            await run.approve("a", by="grace", digest=approval.digest)
+            for by in ("grace", "heidi"):
+                assert (await run.approve("a", by=by, digest=approval.digest)).id == approval.id
+            await run.approve("a", by="ivan")
+            with pytest.raises(DecisionConflict):
+                await run.reject("a", by="grace")
+            with pytest.raises(DecisionConflict):
+                await run.approve("a", by="grace", input={"n": 5})
+            with pytest.raises(DecisionConflict):
+                await run.approve("a", by="grace", digest="0" * 64)
+            await run.wait()
+            assert run.answer == "done"
+            await run.approve("a", by="late", digest=approval.digest)
+            with pytest.raises(DecisionConflict):
+                await run.reject("a", by="late")
+            assert len(seen) == 1
+            assert run.calls[0].approval.by == "grace"
+
+    go(main())
+
+
+@both
+@law("7.2")
+def test_where_no_decision_is_awaited_there_is_nothing_to_decide(place):
+    desk, _ = payer([call("fine", id="f"), call("pay", id="a")], say("done"))
+
+    async def main():
+        async with place.open(desk) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+            for call_id in ("f", "nobody"):
+                with pytest.raises(NotPending):
+                    await run.approve(call_id, by="grace")
+                with pytest.raises(NotPending):
+                    await run.approve(call_id, by="grace", input={"n": "x"})
+                with pytest.raises(NotPending):
+                    await run.reject(call_id, by="grace")
+                with pytest.raises(NotPending):
+                    await run.settle(call_id, by="grace", rerun=True)
+            with pytest.raises(NotPending):
+                await run.settle("a", by="grace", rerun=True)
+            with pytest.raises(UsageError):
+                await run.settle("a", by="grace")
+            await run.cancel()
+            await run.wait()
+            with pytest.raises(NotPending):
+                await run.approve("a", by="grace")
+
+    go(main())
+
+
+@both
+@law("7.2", "7.5")
+@case("R076")
+def test_of_fifty_decisions_at_once_one_counts_and_the_body_runs_once(place):
+    desk, seen = payer()
+
+    async def main():
+        async with place.open(desk) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+
+            async def decide(i):
+                try:
+                    await (run.approve("a", by=f"p{i}") if i % 2 else run.reject("a", by=f"p{i}"))
+                except DecisionConflict:
+                    return "conflict"
+                return "approve" if i % 2 else "reject"
+
+            answers = await asyncio.gather(*(decide(i) for i in range(50)))
+            await run.wait()
+            stands = run.calls[0].approval
+            assert answers.count("conflict") == 25
+            assert answers.count(stands.decision) == 25
+            assert len(seen) == (stands.decision == "approve")
+            assert outcomes(run) == {"a": "Succeeded" if stands.decision == "approve" else "Rejected"}
+
+    go(main())
+
+
+@both
+@law("7.3", "1.2.parsed-input", "1.2.effective-input")
+@case("R065")
+def test_an_edited_input_is_what_runs_and_the_model_is_told(place):
+    desk, seen = payer()
+
+    async def main():
+        async with place.open(desk) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+            await run.approve("a", by="grace", input={"n": 7})
+            await run.approve("a", by="grace", input={"n": 7})  # an equal repeat
+            await run.wait()
+            assert [x["n"] for x in seen] == [7]
+            part = run.calls[0]
+            assert (part.input, part.effective_input, part.raw_input) == ({"n": 1}, {"n": 7}, '{"n":1}')
+            assert '{"n":7}' in told(desk)["a"]
+            assert "person changed" in told(desk)["a"]
+
+    go(main())
+
+
+@both
+@law("7.3")
+def test_an_edit_that_schema_or_policy_refuses_leaves_the_call_pending(place):
+    policy = Policy(
+        [
+            Rule("cap", "deny", tool="pay", when=lambda f: f.input["n"] > 100, reason="too much"),
+            Rule("ask", "ask", tool="pay"),
+        ]
+    )
+    desk, seen = payer(policy=policy)
+
+    async def main():
+        async with place.open(desk) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+            for edited, why in (({"n": "many"}, "n"), ({"m": 1}, "m"), ({"n": 101}, "too much"), ([1], "input")):
+                with pytest.raises(InvalidInput, match=why):
+                    await run.approve("a", by="grace", input=edited)
+                assert await pending(run) == ["a"]
+            async with place.runtime() as reader:
+                with pytest.raises(UsageError):
+                    await reader.approve(run.id, "a", by="grace", input={"n": 2})
+            await run.approve("a", by="grace", input={"n": 100})
+            await run.wait()
+            assert [x["n"] for x in seen] == [100]
+
+    go(main())
+
+
+@both
+@law("7.3", "2.7.lock")
+def test_an_edited_call_takes_the_lock_of_what_it_became(place):
+    async def main():
+        gate = Gate()
+
+        @tool(lock="account:{name}", needs_approval=True)
+        async def book(name: str, at: str) -> str:
+            """Book."""
+            await gate.enter(at)
+            return at
+
+        desk = agent(
+            [[call("book", name="x", at="one", id="a"), call("book", name="y", at="two", id="b")], say("done")], book
+        )
+        async with place.open(desk) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+            await run.approve("a", by="grace", input={"name": "y", "at": "one"})
+            await gate.began("one")
+            await run.approve("b", by="grace")
+            await asyncio.sleep(0.05)
+            assert gate.running == {"one"}
+            gate.open("one", "two")
+            await run.wait()
+            assert gate.most == 1
+
+    go(main())
+
+
+def two_policies():
+    ask = Rule("ask", "ask", tool="pay")
+    return ask, Policy([ask])
+
+
+@both
+@law("7.4")
+@case("R064")
+def test_a_policy_that_denies_meanwhile_denies(place):
+    _, before = two_policies()
+    desk, seen = payer(policy=before)
+    strict, seen_after = payer(policy=Policy([Rule("stop", "deny", tool="pay", reason="frozen")]))
+
+    async def main():
+        async with place.open(desk) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+        async with place.open(strict) as runtime:
+            again = await runtime.get(run.id)
+            await again.approve("a", by="grace")
+            await again.wait()
+            assert outcomes(again) == {"a": "Denied"}
+            assert again.results[0].result.outcome.rule == "stop"
+            assert "frozen" in told(strict)["a"]
+            assert again.calls[0].approval.by == "grace"
+            assert (seen, seen_after) == ([], [])
+            assert await again.errors() == []
+
+    go(main())
+
+
+@both
+@law("7.4")
+@case("R064")
+def test_another_rule_that_asks_opens_a_new_approval_linked_to_the_old(place):
+    ask, before = two_policies()
+    desk, _ = payer(policy=before)
+    stricter, seen = payer(policy=Policy([Rule("second look", "ask", tool="pay", reason="since Monday")]))
+
+    async def main():
+        async with place.open(desk) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+            first = await the_approval(run)
+        async with place.open(stricter) as runtime:
+            again = await runtime.get(run.id)
+            await again.approve("a", by="grace")
+            await again.wait()
+            assert again.status == "paused"
+            second = await the_approval(again)
+            assert (second.after, second.rule, second.reason) == (first.id, "second look", "since Monday")
+            assert second.id != first.id
+            assert seen == []
+            await again.approve("a", by="heidi")
+            await again.wait()
+            assert len(seen) == 1
+            assert again.status == "completed"
+
+    go(main())
+
+
+@both
+@law("7.4")
+@case("R038")
+def test_the_same_unchanged_rule_lets_the_approval_hold(place):
+    ask, before = two_policies()
+    desk, _ = payer(policy=before)
+    same, seen = payer(policy=Policy([ask, Rule("other", "deny", tool="fine")], default="allow"))
+
+    async def main():
+        async with place.open(desk) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+        async with place.open(same) as runtime:
+            again = await runtime.get(run.id)
+            await again.approve("a", by="grace")
+            await again.wait()
+            assert (again.status, len(seen)) == ("completed", 1)
+            assert again.calls[0].decision["rule"] == "ask"
+
+    go(main())
+
+
+@both
+@law("3.resume-no-guard", "3.no-rewrite", "7.4")
+def test_resuming_runs_no_guard_again(place):
+    guarded = []
+    pay, seen = counted("pay", needs_approval=True)
+    desk = agent(
+        [[call("pay", n=1, id="a")], say("done")], pay, hooks=Hooks(before_call=lambda b: guarded.append(b.input))
+    )
+
+    async def main():
+        async with place.open(desk) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+            await run.approve("a", by="grace")
+            await run.wait()
+            assert (guarded, len(seen)) == ([{"n": 1}], 1)
+
+    go(main())
+
+
+@both
+@law("2.9", "3.4002")
+@case("R046")
+def test_a_tool_that_is_gone_after_a_deploy_is_not_offered(place):
+    desk, _ = payer()
+    without = agent([[call("pay")], say("went on")], fine)
+
+    async def main():
+        async with place.open(desk) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+        async with place.open(without) as runtime:
+            again = await runtime.get(run.id)
+            await again.approve("a", by="grace")
+            await again.wait()
+            assert codes(again) == {"a": ErrorCode.NOT_OFFERED}
+            assert again.answer == "went on"
+
+    go(main())
+
+
+@both
+@law("2.9")
+def test_an_input_must_also_fit_the_schema_of_now(place):
+    desk, _ = payer([call("pay", n=1, id="a")], say("done"))
+
+    @tool(needs_approval=True)
+    async def pay(cents: int) -> str:
+        """Pay, as of today."""
+        return "paid"
+
+    changed = agent([[call("pay")], say("went on")], pay)
+
+    async def main():
+        async with place.open(desk) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+        async with place.open(changed) as runtime:
+            again = await runtime.get(run.id)
+            await again.approve("a", by="grace")
+            await again.wait()
+            assert codes(again) == {"a": ErrorCode.INVALID_INPUT}
+            assert "cents" in told(changed)["a"]
+
+    go(main())
+
+
+@both
+@law("3.4081")
+def test_an_approval_that_nobody_decides_expires_by_itself(place):
+    effects = FrozenEffects()
+    policy = Policy([Rule("ask", "ask", tool="pay", expires_in=60)])
+    desk, seen = payer([call("pay", n=1, id="a")], say("went on"), policy=policy)
+
+    async def main():
+        async with place.open(desk, effects=effects) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+            assert (await the_approval(run)).expires_at is not None
+            effects.advance(61)
+            assert await run.approvals() == []
+            with pytest.raises(NotPending):
+                await run.approve("a", by="grace")
+            await run.wait()
+            assert codes(run) == {"a": ErrorCode.APPROVAL_EXPIRED}
+            assert run.answer == "went on"
+            assert seen == []
+            with pytest.raises(NotPending):
+                await run.approve("a", by="grace")
+
+    go(main())
+
+
+@both
+@law("3.4081", "2.5")
+def test_an_expiry_settles_that_call_alone_while_others_run_or_wait(place):
+    policy = Policy(
+        [
+            Rule("soon", "ask", tool="pay", when=lambda f: f.input["n"] == 1, expires_in=0.02),
+            Rule("ask", "ask", tool="pay"),
+        ]
+    )
+
+    async def main():
+        gate = Gate()
+        pay, seen = counted("pay")
+        desk = agent(
+            [[call("pay", n=1, id="a"), call("pay", n=2, id="b"), call("work", at="w", id="w")], say("done")],
+            pay, gate.tool(read_only=True), policy=policy,
+        )  # fmt: skip  # rows by what belongs together
+        async with place.open(desk) as runtime:
+            run = await runtime.start("desk", "go")
+            await gate.began("w")
+            while codes(await run.refresh()) != {"a": ErrorCode.APPROVAL_EXPIRED}:
+                await asyncio.sleep(0.001)
+            gate.open("w")
+            await run.wait()
+            assert await pending(run) == ["b"]
+            await run.approve("b", by="grace")
+            await run.wait()
+            assert [x["n"] for x in seen] == [2]
+
+    go(main())
+
+
+@both
+@law("3.4081")
+def test_a_paused_run_goes_on_by_itself_when_its_approval_expires(place):
+    desk, _ = payer([call("pay", n=1, id="a")], say("went on"), limits=Limits(approval_seconds=0.02))
+
+    async def main():
+        async with place.open(desk) as runtime:
+            run = await runtime.start("desk", "go")
+            while (await run.refresh()).status != "completed":
+                await asyncio.sleep(0.001)
+            assert codes(run) == {"a": ErrorCode.APPROVAL_EXPIRED}
+
+    go(main())
+
+
+@both
+@law("7.2.one-by-one")
+@case("R074")
+def test_one_by_one_opens_one_approval_at_a_time(place):
+    desk, seen = payer(
+        [call("pay", n=1, id="a"), call("fine", id="f"), call("pay", n=2, id="b"), call("pay", n=3, id="c")],
+        say("done"),
+    )
+
+    async def main():
+        async with place.open(desk) as runtime:
+            run = await (await runtime.start("desk", "go", approvals="one-by-one")).wait()
+            assert run.status == "paused"
+            for call_id in ("a", "b", "c"):
+                assert await pending(run) == [call_id]
+                with pytest.raises(NotPending):
+                    await run.approve("nobody", by="grace")
+                await (run.reject(call_id, by="grace") if call_id == "b" else run.approve(call_id, by="grace"))
+                await run.wait()
+            assert outcomes(run) == {"a": "Succeeded", "f": "Succeeded", "b": "Rejected", "c": "Succeeded"}
+            assert [x["n"] for x in seen] == [1, 3]
+            with pytest.raises(ValueError, match="any-order"):
+                await runtime.start("desk", "go", approvals="never")
+
+    go(main())
+
+
+@both
+@law("10.who-decides")
+def test_who_may_decide_can_be_limited(place):
+    policy = Policy([Rule("lead", "ask", tool="pay", approvers=("grace", "role:lead"), not_caller=True)])
+    desk, seen = payer(policy=policy)
+
+    async def main():
+        async with place.open(desk) as runtime:
+            run = await (await runtime.start("desk", "go", caller=Caller(user="ada", roles=("lead",)))).wait()
+            for by, roles in (("eve", ()), ("eve", ("clerk",)), ("ada", ("lead",)), (None, ())):
+                with pytest.raises(NotAllowed):
+                    await run.approve("a", by=by, roles=roles)
+                with pytest.raises(NotAllowed):
+                    await run.reject("a", by=by, roles=roles)
+            assert await pending(run) == ["a"]
+            await run.approve("a", by="heidi", roles=("lead",))
+            await run.wait()
+            assert len(seen) == 1
+            assert run.calls[0].approval.by == "heidi"
+
+    go(main())
+
+
+@both
+@law("4.rejection", "1.2.rejectionReason")
+@case("R056")
+@pytest.mark.parametrize("block", [True, False])
+def test_the_very_call_that_a_person_rejected_can_be_blocked(place, block):
+    policy = Policy([Rule("ask", "ask", tool="pay")], default="allow", repeat_block=block)
+    desk, seen = payer(
+        [call("pay", n=1, id="a")], [call("pay", n=1, id="b"), call("pay", n=2, id="c")], say("done"), policy=policy
+    )
+
+    async def main():
+        async with place.open(desk) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+            await run.reject("a", by="grace", reason="too early")
+            await run.wait()
+            text = told(desk)["a"]
+            assert "person refused" in text
+            assert "too early" in text
+            assert "not try" in text
+            assert run.results[0].rejection_reason == "too early"
+            assert await pending(run) == (["c"] if block else ["b", "c"])
+            if block:
+                assert outcomes(run)["b"] == "Denied"
+            await run.cancel()
+            await run.wait()
+            assert seen == []
+
+    go(main())
+
+
+@both
+@law("2.9", "7.2.digest")
+@case("R052", "R053")
+def test_a_rejected_dynamic_tool_is_never_called(place):
+    ran = []
+    schema = {"type": "object", "properties": {"x": {"type": "integer"}}, "additionalProperties": False}
+    tool_ = Tool(
+        "made", "Made elsewhere.", schema, lambda arguments: ran.append(arguments) or "ran", needs_approval=True
+    )
+    desk = agent([[call("made", x=1, id="a")], [call("made", x=2, id="b")], say("done")], tool_)
+
+    async def main():
+        async with place.open(desk) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+            await run.reject("a")
+            await run.wait()
+            assert (ran, outcomes(run)) == ([], {"a": "Rejected"})
+            assert run.results[0].rejection_reason
+            await run.approve("b", by="grace", input={"x": 3})
+            await run.wait()
+            assert ran == [{"x": 3}]
+
+    go(main())
+
+
+@both
+@case("R035")
+@law("7.9")
+def test_what_a_tool_stored_before_a_pause_and_after_it_is_all_there(place):
+    memo = []
+
+    @tool
+    async def note(ctx: ToolContext, text: str) -> str:
+        """Note."""
+        return await ctx.memo("note", lambda: memo.append(text) or text)
+
+    pay, _ = counted("pay", needs_approval=True)
+    desk = agent(
+        [[call("note", text="before", id="n"), call("pay", id="a")], [call("note", text="after", id="m")], say("done")],
+        note,
+        pay,
+    )
+
+    async def main():
+        async with place.open(desk) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+            await run.approve("a", by="grace")
+            await run.wait()
+            assert [r.output for r in run.results if r.tool_name == "note"] == ["before", "after"]
+            assert memo == ["before", "after"]
+
+    go(main())
