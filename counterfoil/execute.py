@@ -448,15 +448,16 @@ async def finish(x: Execution, end: End | None, *, last: bool = False, late: boo
             # As if it had been raised while the tool's own error was handled: the report shows both.
             guard_error.__context__ = guard_error.__context__ or cause
             cause = guard_error
-    if ready.edited_by is not None:
-        note = Text(words.edited(ready.tool.name, ready.effective.decode()))
-        result = seal((note, *result.content), result.outcome, result.details, result.extensions, result.terminate, result.narration)
     size = content_size(result.content)
     kept = None
     if size > x.max_bytes() and ready.tool.on_oversize == "fail" and isinstance(result.outcome, Succeeded):
         result = gateway_failure(ErrorCode.OUTPUT_TOO_LARGE, ready.tool.name, size=size, limit=x.max_bytes())
     elif size > env.limits.keep_apart_bytes and not ready.tool.builtin and not late:
         result, kept = keep_apart(result, env, x.call.record.call_id)
+    if ready.edited_by is not None:
+        # The model is told what was changed; what the tool gave, and its size, stay what they are.
+        note = Text(words.edited(ready.tool.name, ready.effective.decode()))
+        result = seal((note, *result.content), result.outcome, result.details, result.extensions, result.terminate, result.narration)
     done = Finished(result, size, x.started_at, duration, kept, None, replaced, cause, x.fatal)
     if isinstance(result.outcome, Failed) and not late:
         done.report = await make_report(

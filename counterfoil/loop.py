@@ -12,6 +12,7 @@ from typing import Any, Protocol, cast
 
 from counterfoil.batch import Batch
 from counterfoil.core import words
+from counterfoil.core.context import CHARS_PER_TOKEN, Fitter
 from counterfoil.core.entries import (
     CallRecord,
     CancelEntry,
@@ -129,6 +130,9 @@ class Drive:
         """The request to the model is being broken off, because the run was cancelled."""
         self.resumed = False
         """That the run goes on is on record already."""
+        self._fitter: Fitter | None = None
+        self._reads_on = False
+        """Some result was left out of a request to fit the context."""
         self._steady: Offered | None = None
         """The offer of every turn, while no tool decides for itself and nothing is kept apart."""
         self._applied: TurnEntry | None = None
@@ -496,13 +500,17 @@ class Drive:
                 MessageEntry(**self._head(), text=m.text, author_name=m.author_name, queued=m.entry) for m in messages
             ])
         try:
-            offer = self._steady if self._steady is not None and not self.record.has_kept else await self._offer()
-            items = self.record.items
+            steady = self._steady if not (self.record.has_kept or self._reads_on) else None
+            offer = steady or await self._offer()
             given = self.agent.instructions
+            text = given if type(given) is str else await self._instructions()
+            items = self.record.items
             request = ModelRequest(
-                given if type(given) is str else await self._instructions(), items, len(items), offer.offers, run.run_id, run.turns,
+                text, items, len(items), offer.offers, run.run_id, run.turns,
                 output_schema=self.agent.output_schema, parameters=self.agent.parameters,
             )  # fmt: skip  # two rows
+            if run.limits.context_tokens is not None:
+                offer = await self._fit(request, offer)
             plain = not (self.hooks.before_model or self.hooks.after_model or run.limits.seconds is not None)
             turn = await (self._respond(request) if plain else self._guarded(request))
         except ModelError as e:
@@ -514,6 +522,19 @@ class Drive:
             await self.refresh()
             return None
         return await self._take_turn(turn, offer)
+
+    async def _fit(self, request: ModelRequest, offer: Offered) -> Offered:
+        """Cut a request to the context budget; what it leaves out can be read with a tool that is offered then."""
+        if self._fitter is None:
+            self._fitter = Fitter(self.run.limits.context_tokens)
+        reserve = (len(request.instructions) + len(dumps([o.input_schema for o in offer.offers]))) // CHARS_PER_TOKEN
+        cut = self._fitter.fit(request.history, reserve)
+        request.history, request.length, request.elided = cut.items, cut.length, cut.elided
+        if cut.elided and not self._reads_on:
+            self._reads_on = True
+            offer = await self._offer()
+            request.tools = offer.offers
+        return offer
 
     async def _fail(self, reason: str) -> str | None:
         while self.run.cancel is None:
@@ -598,7 +619,7 @@ class Drive:
                 if not answer:
                     continue
             tools.append(tool)
-        if self.record.has_kept and words.READ_RESULT not in self.env.tools:
+        if (self.record.has_kept or self._reads_on) and words.READ_RESULT not in self.env.tools:
             tools.append(self._take_builtin())
         found = offered(tuple(tools))
         if all(t.offered is None for t in self.env.tools.values()):

@@ -11,7 +11,7 @@ from counterfoil.core.items import ApprovalMark, Message, ToolCallPart, ToolResu
 from counterfoil.core.jsontext import JsonValue, loads
 from counterfoil.core.outcome import CODE_TABLE, Failed, Succeeded
 from counterfoil.core.record import CallState, Record, RunState
-from counterfoil.core.result import ToolResult
+from counterfoil.core.result import ToolResult, seal
 from counterfoil.core.turn import Author, AuthorType, author, moment
 from counterfoil.core.words import REJECTION_FALLBACK
 
@@ -84,6 +84,15 @@ def output_of(result: ToolResult) -> JsonValue:
             return result.model_output
 
 
+def _as_returned(call: CallState, entry: ResultEntry) -> ToolResult:
+    """The result without the line that tells the model of a person's edit."""
+    result, decided = entry.result, call.decided
+    edited = decided is not None and decided.decision.input is not None and entry.started_at is not None
+    if not edited or len(result.content) < 2:  # noqa: PLR2004  # the line and what was returned
+        return result
+    return seal(result.content[1:], result.outcome, result.details, terminate=result.terminate)
+
+
 def result_part(call: CallState, run: RunState) -> ToolResultPart:
     """The result part of a call that has its result."""
     entry = call.result
@@ -92,7 +101,7 @@ def result_part(call: CallState, run: RunState) -> ToolResultPart:
     return ToolResultPart(
         call_id=entry.call_id,
         tool_name=entry.tool_name,
-        output=None if entry.kept_id else output_of(entry.result),
+        output=None if entry.kept_id else output_of(_as_returned(call, entry)),
         result=entry.result,
         result_size=entry.size,
         sequence=call.turn.result_sequence(call.index),
