@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any, Protocol
 
 from counterfoil.core.approval import Approval
 from counterfoil.core.events import Event
@@ -14,9 +14,6 @@ from counterfoil.core.record import Record, RunState
 from counterfoil.core.report import ToolErrorReport
 from counterfoil.core.result import ToolResult
 from counterfoil.core.turn import Usage
-
-if TYPE_CHECKING:
-    from counterfoil.runtime import Runtime
 
 
 class Fold:
@@ -33,10 +30,47 @@ class Fold:
         """What the driver of this process died of; the record has no end then."""
 
 
+class Runs(Protocol):
+    """What a handle needs of its Runtime, which says what each does."""
+
+    def refresh(self, fold: Fold) -> Awaitable[None]:
+        """Bring a fold up to date."""
+
+    def wait(self, fold: Fold, timeout: float | None) -> Awaitable[None]:
+        """Wait for a run's end or pause."""
+
+    def approvals(self, run_id: str, *, tenant: str) -> Awaitable[list[Approval]]:
+        """What waits for a decision."""
+
+    def approve(self, *call: Any, **options: Any) -> Awaitable[Approval]:
+        """Let a call run."""
+
+    def reject(self, *call: Any, **options: Any) -> Awaitable[Approval]:
+        """Refuse a call."""
+
+    def settle(self, *call: Any, **options: Any) -> Awaitable[Approval]:
+        """Say what became of an interrupted call."""
+
+    def answer(self, run_id: str, call_id: str, *, by: str | None, text: str, tenant: str) -> Awaitable[Approval]:
+        """Answer a question."""
+
+    def cancel(self, run_id: str, *, reason: str | None, by: str | None, tenant: str) -> Awaitable[None]:
+        """End a run."""
+
+    def send(self, run_id: str, text: str, *, by: str | None, tenant: str) -> Awaitable[bool]:
+        """Queue a message."""
+
+    def errors(self, run_id: str, *, tenant: str) -> Awaitable[list[ToolErrorReport]]:
+        """Error reports."""
+
+    def events(self, run_id: str, *, after: int | None, tenant: str) -> AsyncIterator[Event]:
+        """Events as they come."""
+
+
 class Run:
     """A run. Its attributes are as of the last `wait`, `refresh` or event; a run driven here is always current."""
 
-    def __init__(self, runtime: Runtime, fold: Fold) -> None:
+    def __init__(self, runtime: Runs, fold: Fold) -> None:
         self._runtime = runtime
         self._fold = fold
 
@@ -126,7 +160,7 @@ class Run:
         await self._runtime.refresh(self._fold)
         return self
 
-    async def wait(self, timeout: float | None = None) -> Run:  # noqa: ASYNC109  # a promise of the public interface
+    async def wait(self, timeout: float | None = None) -> Run:
         """Wait until it ends or pauses.
 
         Raises:
@@ -148,7 +182,13 @@ class Run:
         return await self._runtime.reject(self.id, call_id, tenant=self.tenant, **options)
 
     async def settle(
-        self, call_id: str, *, by: str | None = None, rerun: bool = False, result: ToolResult | None = None, **options: Any
+        self,
+        call_id: str,
+        *,
+        by: str | None = None,
+        rerun: bool = False,
+        result: ToolResult | None = None,
+        **options: Any,
     ) -> Approval:
         """See `Runtime.settle`."""
         return await self._runtime.settle(
