@@ -433,7 +433,7 @@ def test_a_wrong_setting_is_refused(url, settings):
 @pytest.mark.parametrize(("setting", "value"), [("FULL", 2), ("NORMAL", 1), ("EXTRA", 3)])
 def test_the_disk_is_met_as_the_setting_says(path, setting, value):
     async def body(store):
-        return await store._write.submit(lambda db: db.execute("PRAGMA synchronous").fetchone()[0])
+        return await store._write.do(lambda db: db.execute("PRAGMA synchronous").fetchone()[0])
 
     assert using(path, body, synchronous=setting) == value
     assert using(path, body) == 2

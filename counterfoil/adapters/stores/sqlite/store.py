@@ -105,27 +105,27 @@ class SqliteStore:
 
     async def create(self, new: NewRun) -> tuple[RunRow, bool]:
         """See `Store.create`."""
-        return await self._write.submit(changing.create, new)
+        return await self._write.do(changing.create, new)
 
     async def claim(self, row: RunRow, owner: Owner) -> Lease | None:
         """See `Store.claim`."""
-        return await self._write.submit(changing.claim, row, owner)
+        return await self._write.do(changing.claim, row, owner)
 
     async def release(self, lease: Lease) -> None:
         """See `Store.release`."""
-        await self._write.submit(changing.release, lease)
+        await self._write.do(changing.release, lease)
 
     async def reopen(self, row: RunRow, owner: Owner) -> Lease | None:
         """See `Store.reopen`."""
-        return await self._write.submit(changing.reopen, row, owner)
+        return await self._write.do(changing.reopen, row, owner)
 
     async def lock(self, tenant: str, name: str, owner: Owner) -> bool:
         """See `Store.lock`."""
-        return await self._write.submit(changing.lock, tenant, name, owner)
+        return await self._write.do(changing.lock, tenant, name, owner)
 
     async def unlock(self, tenant: str, name: str, owner: Owner) -> None:
         """See `Store.unlock`."""
-        await self._write.submit(changing.unlock, tenant, name, owner)
+        await self._write.do(changing.unlock, tenant, name, owner)
 
     async def commit(
         self,
@@ -139,19 +139,23 @@ class SqliteStore:
     ) -> int:
         """See `Store.commit`."""
         what = appending.Commit(lease, entries, change, reports, kept, expect)
-        if kept or reports or any(type(e) is ResultEntry and e.size > LARGE for e in entries):
-            return await self._write.submit_large(appending.commit, what)
-        return await self._write.submit(appending.commit, what)
+        writer = self._writer or self._write
+        if kept or reports:
+            return await writer.submit_large(appending.commit, what)
+        for e in entries:
+            if type(e) is ResultEntry and e.size > LARGE:
+                return await writer.submit_large(appending.commit, what)
+        return await writer.do(appending.commit, what)
 
     async def post(self, tenant: str, run_id: str, entry: Entry) -> RunRow:
         """See `Store.post`."""
-        return await self._write.submit(changing.post, tenant, run_id, entry)
+        return await self._write.do(changing.post, tenant, run_id, entry)
 
     async def decide(
         self, tenant: str, run_id: str, call_id: str, decision: Decision
     ) -> tuple[Approval, bool]:
         """See `Store.decide`."""
-        return await self._write.submit(changing.decide, tenant, run_id, call_id, decision)
+        return await self._write.do(changing.decide, tenant, run_id, call_id, decision)
 
     async def erase(self, tenant: str, run_id: str, at: int) -> int:
         """See `Store.erase`. The bytes leave the file and its log, unless another process reads just then."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from asyncio import AbstractEventLoop, Future, get_running_loop
+from asyncio import AbstractEventLoop, Future, Task, current_task, get_running_loop
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar, TypeVarTuple
+from typing import Any, Generic, TypeVar, TypeVarTuple, cast
 
 from counterfoil.adapters.stores.sqlite.database import BUSY_SECONDS, explain
 from counterfoil.adapters.stores.sqlite.known import WritingConnection
@@ -78,7 +78,7 @@ class Worker(Generic[C]):
         return job.future
 
     def _job(self, work: Callable[..., Any], arguments: tuple[Any, ...]) -> Job:
-        if self._last is not None or not self._thread.is_alive():
+        if self._last is not None:
             raise UsageError("the store is not open; use it between open() and close()")
         return Job(work, arguments)
 
@@ -140,7 +140,8 @@ class Writer(Worker[WritingConnection]):
 
     A group is what one turn of the loop submits, or what waits while the thread works. Where the disk is
     quick and nobody else holds the file, a group is done in the loop's own thread: waking another one costs
-    more than the commit. A slow disk, a file that is held, and large jobs are the thread's.
+    more than the commit. A slow disk, a file that is held, and large jobs are the thread's. A task that has
+    been alone for some time need not wait for the end of the turn either.
     """
 
     def __init__(self, name: str, path: str, connect: Callable[[], WritingConnection]) -> None:
@@ -154,11 +155,36 @@ class Writer(Worker[WritingConnection]):
         self._average = 0.0
         """Seconds of a transaction in the loop's thread."""
         self._slow_until = 0.0
+        self._alone = 0
+        """Groups of one job in a row."""
+        self._taker: Task[Any] | None = None
+        """Whose job was done at once in this turn of the loop."""
 
     def _opened(self, db: WritingConnection) -> None:
         # Who begins a transaction decides how long it may wait.
         db.execute("PRAGMA busy_timeout = 0")
         self._db = db
+
+    async def do(self, work: Callable[[WritingConnection, *Ts], T], *arguments: *Ts) -> T:
+        """Have a job of some microseconds done. Raises as `submit`."""
+        if self._alone < RECENT or self._waiting:
+            return await self.submit(work, *arguments)
+        job = self._job(work, arguments)
+        task = current_task()
+        if self._taker is None:
+            self._taker = task
+            job.loop.call_soon(self._turn_over)
+        elif self._taker is not task:
+            self._alone = 0
+        self._waiting = [job]
+        if not self._alone:
+            job.loop.call_soon(self._flush)
+            return cast("T", await job.future)
+        self._flush()
+        return cast("T", await job.future)
+
+    def _turn_over(self) -> None:
+        self._taker = None
 
     def submit(self, work: Callable[[WritingConnection, *Ts], T], *arguments: *Ts) -> Future[T]:
         """See `Worker.submit`; for a job of some microseconds."""
@@ -195,6 +221,7 @@ class Writer(Worker[WritingConnection]):
         jobs, db = self._waiting, self._db
         if not jobs:
             return
+        self._alone = self._alone + 1 if len(jobs) == 1 else 0
         started = time.monotonic()
         if db is None or self._handed != self._done or started < self._slow_until:
             self._hand_over()
