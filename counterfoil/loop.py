@@ -109,6 +109,7 @@ class Drive:
         self.builtin = builtin
         head = cast("RunEntry", self.run.head)
         self.one_by_one = head.approvals == "one-by-one"
+        self.direct = head.direct
         self.env = Env(
             head.caller, lease.interaction_id, lease.run_id, head.thread_id, agent.name, self.run,
             agent.tool_map, agent.policy, hooks, self.run.limits, effects, pool, deps,
@@ -472,10 +473,19 @@ class Drive:
             call = unanimous(run.batch, self._advisory)
             if call is not None and call.result is not None:
                 return self._end("vote", None, answer=call.result.result.model_output)
+        if self.direct:
+            return self._end_direct()
         used = self.stopping or limit_reached(run, run.limits)
         if used is not None:
             return self._end("limit", reason=f"the limit of {used} is reached")
         return None
+
+    def _end_direct(self) -> Awaitable[str]:
+        """A call without a model: its result is the run's answer, and a success ended it."""
+        call = self.run.batch[0]
+        text = call.result.result.model_output if call.result is not None else None
+        ran = call.result is not None and call.result.result.executed
+        return self._end("tool" if ran else "answer", call if ran else None, answer=text)
 
     async def _end(
         self, by: str, call: CallState | None = None, *, answer: str | None = None, output: JsonValue = None,

@@ -13,7 +13,16 @@ from weakref import WeakValueDictionary
 from counterfoil.builtin import read_result_tool
 from counterfoil.core.approval import Approval, Decision
 from counterfoil.core.call import DEFAULT_CALLER, Caller
-from counterfoil.core.entries import CancelEntry, Entry, MessageEntry, QueuedEntry, ResumedEntry, RunEntry
+from counterfoil.core.entries import (
+    CallRecord,
+    CancelEntry,
+    Entry,
+    MessageEntry,
+    QueuedEntry,
+    ResumedEntry,
+    RunEntry,
+    TurnEntry,
+)
 from counterfoil.core.errors import Conflict, DefinitionError, Fenced, NotFound, NotPending, UsageError
 from counterfoil.core.events import Event
 from counterfoil.core.jsontext import JsonValue, clean_text, dumps
@@ -210,15 +219,26 @@ class Runtime:
             RunEntry(run_id=run_id, at=now, agent=name, caller=caller, limits=budget, approvals=approvals, on_disconnect=on_disconnect),
             MessageEntry(run_id=run_id, at=now, text=clean_text(prompt), author_name=caller.user or "user"),
         ]  # fmt: skip  # a row for each entry
-        later = None if not_before is None else int(not_before.timestamp() * 1_000_000)
-        here = known is not None and (later is None or later <= now) and pool == self.pool
+        digest = None if key is None else _digest([name, prompt, interaction])
+        return await self._create(
+            caller.tenant, run_id, first, known, interaction=interaction, key=key, key_digest=digest, pool=pool,
+            priority=priority, later=None if not_before is None else int(not_before.timestamp() * 1_000_000),
+        )  # fmt: skip  # two rows
+
+    async def _create(
+        self, tenant: str, run_id: str, first: list[Entry], known: Any, *, interaction: str | None = None,
+        key: str | None = None, key_digest: str | None = None, pool: str | None = None, priority: int = 0,
+        later: int | None = None,
+    ) -> Run:  # fmt: skip  # rows by what belongs together
+        """Put a run on record with its first entries; drive it if its agent is here and its time has come."""
+        now = first[0].at
+        here = known is not None and (later is None or later <= now) and pool in (None, self.pool)
         new = NewRun(
-            tenant=caller.tenant, run_id=run_id, interaction_id=interaction or self.effects.new_id(),
-            new_interaction=interaction is None, agent=name, entries=first, created_at=now,
-            owner=self.owner if here else None, key=key,
-            key_digest=None if key is None else _digest([name, prompt, interaction]),
-            pool=pool, priority=priority, not_before=later,
-        )  # fmt: skip  # rows by what belongs together
+            tenant=tenant, run_id=run_id, interaction_id=interaction or self.effects.new_id(),
+            new_interaction=interaction is None, agent=cast("RunEntry", first[0]).agent, entries=first, created_at=now,
+            owner=self.owner if here else None, key=key, key_digest=key_digest, pool=pool or self.pool,
+            priority=priority, not_before=later,
+        )  # fmt: skip  # as above
         probe = self.effects.probe
         if probe is not None:
             probe("store:before:create")
@@ -234,6 +254,39 @@ class Runtime:
         elif later is not None and known is not None:
             self._kick_at(fold, later)
         return Run(self, fold)
+
+    async def call(
+        self, agent: Any, tool: str, input: dict[str, JsonValue], *, caller: Caller | None = None,  # noqa: A002  # as in approve
+        limits: Limits | None = None, key: str | None = None,
+    ) -> Run:  # fmt: skip  # two rows
+        """Call a tool without a model, by the same way as a model's call: a run of one step.
+
+        Args:
+            agent: its name, or the Agent: whose tools, policy and hooks apply.
+            tool: the tool's name.
+            input: its arguments, as JSON.
+            caller: on whose behalf.
+            key: a repeat with the same key and request gives the first run.
+
+        Returns:
+            The run, ended or paused; its one result is ``run.results[0]``.
+        """
+        if not isinstance(agent, str):
+            self.register(agent)
+        name = agent if isinstance(agent, str) else agent.name
+        known = self.agents.get(name)
+        offered = known is not None and tool in known.tool_map
+        caller, now, run_id = caller or DEFAULT_CALLER, self.effects.now(), self.effects.new_id()
+        raw = dumps(input).decode()
+        record = CallRecord(f"call_{self.effects.new_id()}", None, clean_text(tool), raw, offered)
+        budget = limits or (known.limits if known is not None else None) or self.limits or DEFAULT_LIMITS
+        first: list[Entry] = [
+            RunEntry(run_id=run_id, at=now, agent=name, caller=caller, limits=budget, direct=True),
+            TurnEntry(run_id=run_id, at=now, step=0, text="", calls=(record,), stop="calls", model="direct"),
+        ]
+        digest = None if key is None else _digest([name, tool, input])
+        run = await self._create(caller.tenant, run_id, first, known, key=key, key_digest=digest)
+        return await run.wait()
 
     def _fold(self, row: RunRow, record: Record) -> Fold:
         fold = self._folds.get(row.run_id)

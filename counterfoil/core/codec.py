@@ -82,6 +82,7 @@ def _run(f: Fields, _: JsonValue) -> Entry:
         approvals=cast("str", f["approvals"]),
         on_disconnect=cast("str", f["onDisconnect"]),
         parent=cast("str | None", f["parent"]),
+        direct=cast("bool", f["direct"]),
     )
 
 

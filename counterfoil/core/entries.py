@@ -60,9 +60,12 @@ class RunEntry(Entry):
     approvals: str = "any-order"
     on_disconnect: str = "go-on"
     parent: str | None = None
+    direct: bool = False
+    """One call without a model: a run of one step (contract 3)."""
 
     def facts(self) -> Fields:
         return {
+            "direct": self.direct,
             "agent": self.agent,
             "caller": self.caller.to_json(),
             "limits": self.limits.to_json(),
