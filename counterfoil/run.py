@@ -16,6 +16,10 @@ from counterfoil.core.result import ToolResult
 from counterfoil.core.turn import Usage
 
 
+ALL = 2**31 - 1
+"""More reports than a run can have."""
+
+
 class Fold:
     """The folded record of a run's interaction, shared by every handle of one Runtime."""
 
@@ -209,7 +213,7 @@ class Run:
 
     async def errors(self) -> list[ToolErrorReport]:
         """The error reports of its failed calls, newest first."""
-        return await self._runtime.errors(self.id, tenant=self.tenant)
+        return await self._runtime.errors(self.id, tenant=self.tenant, limit=ALL)
 
     def events(self, after: int | None = None) -> AsyncIterator[Event]:
         """Its events from the first, or after an entry, until it ends or pauses."""

@@ -196,6 +196,7 @@ class Tool:
         from counterfoil.dynamic import dynamic_schema  # jsonschema_rs is slow to import; few programs need it
 
         check_name(name)
+        _not_reserved(name)
         self._fill(name, description, dynamic_schema(name, input_schema), fn, settings)
         self.dynamic = True
 
@@ -213,7 +214,10 @@ class Tool:
         if unknown:
             raise SchemaError(f"{name}: unknown setting {unknown[0]!r}; the settings are: {', '.join(SETTINGS)}")
         for key in ("read_only", "idempotent", "destructive", "ends_run", "advisory", "sequential"):
-            setattr(self, key, bool(settings.get(key, False)))
+            flag = settings.get(key, False)
+            if not isinstance(flag, bool):
+                raise SchemaError(f"{name}: {key} must be True or False, got {flag!r:.80}")
+            setattr(self, key, flag)
         self.safe = self.read_only or self.idempotent
         self.needs_approval = settings.get("needs_approval", False)
         self.lock = settings.get("lock")
@@ -224,9 +228,12 @@ class Tool:
         expose = settings.get("expose", ())
         self.expose = expose if isinstance(expose, tuple) else (expose,) if isinstance(expose, type) else tuple(expose)
         self.isolation = _one_of(name, "isolation", settings.get("isolation", "thread"), ("thread", "process"))
-        self.retries = int(settings.get("retries", 0))
+        self.retries = settings.get("retries", 0)
         self.offered = settings.get("offered")
         self._check()
+        self._check_lock()
+        if self.isolation == "process":
+            self._check_process()
         self.facts: dict[str, JsonValue] = {
             "name": name,
             "read_only": self.read_only,
@@ -237,27 +244,47 @@ class Tool:
 
     def _check(self) -> None:
         name = self.name
-        if self.timeout is not None and not self.timeout > 0:
-            raise SchemaError(f"{name}: timeout must be seconds over 0, got {self.timeout!r}")
-        if self.max_output_bytes is not None and not self.max_output_bytes > 0:
-            raise SchemaError(f"{name}: max_output_bytes must be over 0, got {self.max_output_bytes!r}")
+        if self.timeout is not None and not (_is_number(self.timeout) and self.timeout > 0):
+            raise SchemaError(f"{name}: timeout must be seconds over 0, got {self.timeout!r:.80}")
+        if self.max_output_bytes is not None and not (_is_number(self.max_output_bytes) and self.max_output_bytes > 0):
+            raise SchemaError(f"{name}: max_output_bytes must be over 0, got {self.max_output_bytes!r:.80}")
+        if type(self.retries) is not int or self.retries < 0:
+            raise SchemaError(f"{name}: retries must be at least 0, got {self.retries!r:.80}")
         if self.retries and not self.safe:
             raise SchemaError(f"{name}: retries need read_only=True or idempotent=True; else an effect may come twice")
-        if self.retries < 0:
-            raise SchemaError(f"{name}: retries must be at least 0, got {self.retries}")
-        if self.lock is not None:
-            known = cast("dict[str, Any]", self.schema.json_schema.get("properties", {}))
-            for _, field, spec, conversion in string.Formatter().parse(self.lock):
-                if field is not None and (field not in known or spec or conversion):
-                    raise SchemaError(
-                        f"{name}: lock {self.lock!r} may name parameters as {{name}} only; "
-                        f"{field!r} is none of: {', '.join(known)}"
-                    )
-        if self.isolation == "process":
-            schema = self.schema
-            if isinstance(schema, FunctionSchema) and schema.deps is not None:
-                raise SchemaError(f"{name}: deps cannot cross into a process; open what the body needs inside it")
-            self.target = check_importable(self.fn)
+        if not isinstance(self.needs_approval, bool) and not callable(self.needs_approval):
+            raise SchemaError(
+                f"{name}: needs_approval must be True, False or a function of (context, input), "
+                f"got {self.needs_approval!r:.80}"
+            )
+        if self.offered is not None and not callable(self.offered):
+            raise SchemaError(f"{name}: offered must be a function of the context, got {self.offered!r:.80}")
+        for kind in self.expose:
+            if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                raise SchemaError(f"{name}: expose takes exception classes, got {kind!r:.80}")
+
+    def _check_lock(self) -> None:
+        if self.lock is None:
+            return
+        known = cast("dict[str, Any]", self.schema.json_schema.get("properties", {}))
+        try:
+            fields = list(string.Formatter().parse(self.lock))
+        except (ValueError, TypeError) as e:
+            raise SchemaError(f"{self.name}: lock {self.lock!r} cannot be read: {e}") from e
+        for _, field, spec, conversion in fields:
+            if field is not None and (field not in known or spec or conversion):
+                raise SchemaError(
+                    f"{self.name}: lock {self.lock!r} may name parameters as {{name}} only; "
+                    f"{field!r} is none of: {', '.join(known)}"
+                )
+
+    def _check_process(self) -> None:
+        schema = self.schema
+        if not isinstance(schema, FunctionSchema):
+            raise SchemaError(f"{self.name}: isolation='process' needs a function, so that a child can import it")
+        if schema.deps is not None:
+            raise SchemaError(f"{self.name}: deps cannot cross into a process; open what the body needs inside it")
+        self.target = check_importable(self.fn)
 
     @property
     def input_schema(self) -> dict[str, JsonValue]:
@@ -278,6 +305,15 @@ class Tool:
         return f"Tool({self.name!r})"
 
 
+def _not_reserved(name: str) -> None:
+    if name in RESERVED_NAMES:
+        raise SchemaError(f"{name}: this is the name of a built-in tool; give another one with name=…")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
 def _one_of(name: str, setting: str, value: Any, known: tuple[str, ...]) -> Any:
     if value not in known:
         raise SchemaError(f"{name}: {setting} must be one of {', '.join(map(repr, known))}, got {value!r}")
@@ -294,8 +330,8 @@ def _of_function(
     schema = inspect_function(
         target, name=name, description=description, context_types=(ToolContext,), deps_marker=Deps
     )
-    if schema.name in RESERVED_NAMES and not builtin:
-        raise SchemaError(f"{schema.name}: this is the name of a built-in tool; give another one with name=…")
+    if not builtin:
+        _not_reserved(schema.name)
     made = Tool.__new__(Tool)
     made._fill(schema.name, schema.description, schema, fn, settings)
     made.builtin = builtin
