@@ -264,9 +264,7 @@ class Store(Protocol):
         Returns the row as it was before. Raises NotFound.
         """
 
-    async def decide(
-        self, tenant: str, run_id: str, call_id: str, decision: Decision
-    ) -> tuple[Approval, bool]:
+    async def decide(self, tenant: str, run_id: str, call_id: str, decision: Decision) -> tuple[Approval, bool]:
         """Settle the newest approval of the call by `core.approval.settle`; make the run runnable.
 
         Returns:

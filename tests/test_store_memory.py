@@ -25,9 +25,7 @@ def test_a_url_gives_a_store_of_its_own():
     assert open_store("memory://") is not open_store("memory://")
 
 
-@pytest.mark.parametrize(
-    ("url", "settings"), [("memory:///place", {}), ("memory://", {"synchronous": "FULL"})]
-)
+@pytest.mark.parametrize(("url", "settings"), [("memory:///place", {}), ("memory://", {"synchronous": "FULL"})])
 def test_a_place_or_a_setting_is_refused(url, settings):
     with pytest.raises(DefinitionError, match="memory"):
         open_store(url, **settings)

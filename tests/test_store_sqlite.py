@@ -173,9 +173,7 @@ def test_a_write_that_fails_takes_nobody_of_its_group_with_it(path):
         good, bad = await claimed(store), await claimed(store, "run-2", "talk-2")
         cycle = []
         cycle.append(cycle)
-        memo = MemoEntry(
-            run_id="run-2", at=1, step=0, index=0, call_id="c", tool_name="t", name="m", value=cycle
-        )
+        memo = MemoEntry(run_id="run-2", at=1, step=0, index=0, call_id="c", tool_name="t", name="m", value=cycle)
         writes = [store.commit(good, [r.turn(step=i)]) for i in range(5)]
         writes += [store.commit(bad, [r.turn("run-2"), memo])]
         writes += [store.commit(good, [r.turn(step=i)]) for i in range(5, 10)]

@@ -32,9 +32,7 @@ class CommitTests(Bench):
     """commit."""
 
     @stored
-    async def test_entries_are_numbered_and_a_turn_reserves_the_numbers_of_its_results(
-        self, store: Store
-    ) -> None:
+    async def test_entries_are_numbered_and_a_turn_reserves_the_numbers_of_its_results(self, store: Store) -> None:
         lease = await claimed(store)
         first = r.turn(calls=2, text="Let me see")
         assert await store.commit(lease, [first, r.start(), r.start(index=1)]) == 5
@@ -56,9 +54,7 @@ class CommitTests(Bench):
         entries += [r.result(index=i, attempt=0, text=text) for i, text in enumerate(HOSTILE)]
         big: JsonValue = {"n": [2**63, -(2**70), 1.5e300, True, None], "\x00": "\x00"}
         entries.append(
-            MemoEntry(
-                run_id="run-1", at=2**62, step=0, index=0, call_id="c", tool_name="t", name="m", value=big
-            )
+            MemoEntry(run_id="run-1", at=2**62, step=0, index=0, call_id="c", tool_name="t", name="m", value=big)
         )
         await store.commit(lease, entries)
         stored_entries = (await log(store))[3:]
@@ -71,9 +67,7 @@ class CommitTests(Bench):
     @stored
     async def test_names_and_ids_may_be_hostile(self, store: Store) -> None:
         for i, name in enumerate(HOSTILE[1:7]):
-            lease = await claimed(
-                store, name, name, tenant=name, agent=name, key=name, key_digest=name, pool=name
-            )
+            lease = await claimed(store, name, name, tenant=name, agent=name, key=name, key_digest=name, pool=name)
             waiting = r.waiting(name, id=name, tool_name=name)
             waiting.call_id = name
             await store.commit(lease, [r.turn(name, text=name), waiting])
@@ -89,9 +83,7 @@ class CommitTests(Bench):
         old = await claimed(store)
         new = await store.claim(await store.run("acme", "run-1"), r.OTHER_WORKER)
         assert new is not None
-        await refuses(
-            store, Fenced, store.commit(old, [r.turn()], reports=[r.report()], kept=[r.kept_text("x")])
-        )
+        await refuses(store, Fenced, store.commit(old, [r.turn()], reports=[r.report()], kept=[r.kept_text("x")]))
         await store.commit(new, [r.turn()])
 
     @stored
@@ -160,9 +152,7 @@ class CommitTests(Bench):
                 Fenced,
                 store.commit(lease, batch, change=change, reports=[r.report()], kept=[r.kept_text("x")]),
             )
-        await store.commit(
-            lease, [r.start(index=1), r.result(index=1), r.start(attempt=2), r.result(attempt=2)]
-        )
+        await store.commit(lease, [r.start(index=1), r.result(index=1), r.start(attempt=2), r.result(attempt=2)])
 
     @stored
     async def test_the_laws_hold_for_each_run_by_itself(self, store: Store) -> None:
@@ -179,9 +169,7 @@ class CommitTests(Bench):
         await refuses(store, UsageError, store.commit(lease, [r.result("run-2", attempt=0)]))
         thread = "private:6f0f3c2e-51c3-5d0f-9d5a-2f4b1a7c8e10"
         await refuses(store, UsageError, store.commit(lease, [r.turn(thread_id=thread)]))
-        await refuses(
-            store, UsageError, store.commit(lease, [r.turn(), r.result(attempt=0, thread_id=thread)])
-        )
+        await refuses(store, UsageError, store.commit(lease, [r.turn(), r.result(attempt=0, thread_id=thread)]))
 
     @stored
     async def test_a_commit_that_is_behind_writes_nothing(self, store: Store) -> None:

@@ -99,9 +99,7 @@ class DecisionTests(Bench):
     @stored
     async def test_an_end_closes_every_approval(self, store: Store) -> None:
         lease = await asking(store, calls=2)
-        await store.commit(
-            lease, [r.ended(status="cancelled")], change=StatusChange("cancelled", "cancelled")
-        )
+        await store.commit(lease, [r.ended(status="cancelled")], change=StatusChange("cancelled", "cancelled"))
         assert await store.approvals("acme") == []
         await refuses(store, NotPending, store.decide(*CALL, r.decision()))
 

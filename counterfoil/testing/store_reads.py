@@ -23,9 +23,7 @@ COMPLETED = StatusChange("completed", "answer")
 async def finished(store: Store, run_id: str = "run-1", interaction_id: str = "talk-1") -> Lease:
     """A run with one of everything."""
     lease = await claimed(store, run_id, interaction_id)
-    await store.commit(
-        lease, [r.turn(run_id, calls=2, text="Hm"), r.start(run_id), r.waiting(run_id, index=1)]
-    )
+    await store.commit(lease, [r.turn(run_id, calls=2, text="Hm"), r.start(run_id), r.waiting(run_id, index=1)])
     await store.commit(
         lease,
         [r.result(run_id, text="secret"), r.result(run_id, index=1, attempt=0)],
@@ -216,9 +214,7 @@ class ReadTests(Bench):
             await store.commit(one, [r.turn(step=step)])
             await store.commit(two, [r.turn("run-2", step)])
         rows = [(row.tenant, row.interaction_id, row.entry) async for row in store.rows()]
-        assert rows == [
-            (t, i, n + 1) for t, i in (("acme", "talk-1"), ("other", "talk-2")) for n in range(202)
-        ]
+        assert rows == [(t, i, n + 1) for t, i in (("acme", "talk-1"), ("other", "talk-2")) for n in range(202)]
 
     @stored
     async def test_an_empty_store_has_no_rows_and_no_heads(self, store: Store) -> None:

@@ -114,9 +114,7 @@ class RunTests(Bench):
         first, _ = await store.create(r.new_run(key="k", key_digest="d"))
         again, created = await store.create(r.new_run("run-2", "talk-2", key="k", key_digest="d"))
         assert (again, created) == (first, False)
-        await refuses(
-            store, Conflict, store.create(r.new_run("run-3", "talk-3", key="k", key_digest="other"))
-        )
+        await refuses(store, Conflict, store.create(r.new_run("run-3", "talk-3", key="k", key_digest="other")))
         await claimed(store, "run-4", "talk-4", key="k", key_digest="other", tenant="other")
 
     @stored

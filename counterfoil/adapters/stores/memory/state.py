@@ -134,9 +134,7 @@ class Run:
         used: set[str] = set()
         for e in entries:
             if e.run_id != run_id or (e.thread_id != thread and isinstance(e, (TurnEntry, CallEntry))):
-                raise UsageError(
-                    f"an entry of run {e.run_id}, thread {e.thread_id} is not of run {run_id}, {thread}"
-                )
+                raise UsageError(f"an entry of run {e.run_id}, thread {e.thread_id} is not of run {run_id}, {thread}")
             kind = type(e)
             if kind is StartEntry:
                 key = (e.step, e.index)  # type: ignore[attr-defined]  # mypy does not narrow by `is`
@@ -147,17 +145,13 @@ class Run:
                 key = (e.step, e.index)  # type: ignore[attr-defined]  # as above
                 state = after[key] if key in after else calls.get(key, 0)
                 if state < 0 or state != e.attempt:  # type: ignore[attr-defined]  # as above
-                    raise Fenced(
-                        f"a call of run {run_id} has a result or a newer start already; read the run again"
-                    )
+                    raise Fenced(f"a call of run {run_id} has a result or a newer start already; read the run again")
                 after[key] = SETTLED
         return after
 
     def _check_start(self, e: StartEntry, state: int, used: set[str]) -> None:
         if not 0 <= state < e.attempt:
-            raise Fenced(
-                f"call {e.call_id} of run {e.run_id} was started or settled before; read the run again"
-            )
+            raise Fenced(f"call {e.call_id} of run {e.run_id} was started or settled before; read the run again")
         if e.approval_id is None:
             return
         asked = (self.asked or {}).get(e.approval_id)
@@ -169,9 +163,7 @@ class Run:
             or asked.decision.choice not in ("approve", "rerun")
             or (asked.entry.step, asked.entry.index) != (e.step, e.index)
         ):
-            raise Fenced(
-                f"approval {e.approval_id} of call {e.call_id} gives no start (any more); read the run again"
-            )
+            raise Fenced(f"approval {e.approval_id} of call {e.call_id} gives no start (any more); read the run again")
         used.add(e.approval_id)
 
     def track(self, e: Entry) -> None:

@@ -86,9 +86,7 @@ class MemoryStore:
         if log is None:
             raise NotFound(f"no interaction {new.interaction_id}")
         if log.open_run is not None and new.parent is None:
-            raise Conflict(
-                f"interaction {log.id} has an open run, {log.open_run.new.run_id}; wait for its end"
-            )
+            raise Conflict(f"interaction {log.id} has an open run, {log.open_run.new.run_id}; wait for its end")
         return log
 
     async def claim(self, row: RunRow, owner: Owner) -> Lease | None:
@@ -199,9 +197,7 @@ class MemoryStore:
         self._version += 1
         return before
 
-    async def decide(
-        self, tenant: str, run_id: str, call_id: str, decision: Decision
-    ) -> tuple[Approval, bool]:
+    async def decide(self, tenant: str, run_id: str, call_id: str, decision: Decision) -> tuple[Approval, bool]:
         """See `Store.decide`."""
         run = self._run(tenant, run_id)
         asked = None

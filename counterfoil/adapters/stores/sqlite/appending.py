@@ -100,9 +100,7 @@ def commit(db: WritingConnection, what: Commit) -> int:
     return tip.place & _ENTRY
 
 
-def check(
-    db: WritingConnection, run: KnownRun, run_id: str, entries: Sequence[Entry]
-) -> dict[tuple[int, int], int]:
+def check(db: WritingConnection, run: KnownRun, run_id: str, entries: Sequence[Entry]) -> dict[tuple[int, int], int]:
     """Refuse entries that would break a law; else the new state of each call that they start or settle.
 
     Raises:
@@ -114,9 +112,7 @@ def check(
     used: set[str] = set()
     for e in entries:
         if e.run_id != run_id or (e.thread_id != thread and isinstance(e, (TurnEntry, CallEntry))):
-            raise UsageError(
-                f"an entry of run {e.run_id}, thread {e.thread_id} is not of run {run_id}, {thread}"
-            )
+            raise UsageError(f"an entry of run {e.run_id}, thread {e.thread_id} is not of run {run_id}, {thread}")
         kind = type(e)
         if kind is StartEntry:
             key = (e.step, e.index)  # type: ignore[attr-defined]  # mypy: no narrowing by `is`
@@ -127,9 +123,7 @@ def check(
             key = (e.step, e.index)  # type: ignore[attr-defined]  # as above
             state = after[key] if key in after else run.state(db, key)
             if state < 0 or state != e.attempt:  # type: ignore[attr-defined]  # as above
-                raise Fenced(
-                    f"a call of run {run_id} has a result or a newer start already; read the run again"
-                )
+                raise Fenced(f"a call of run {run_id} has a result or a newer start already; read the run again")
             after[key] = SETTLED
     return after
 
@@ -143,9 +137,7 @@ def _check_start(db: WritingConnection, run: int, e: StartEntry, state: int, use
     key = (e.step, e.index)
     usable = asked is not None and asked[1:3] == key and asked[3] in ("approve", "rerun") and not asked[4]
     if not usable or e.approval_id in used:
-        raise Fenced(
-            f"approval {e.approval_id} of call {e.call_id} gives no start (any more); read the run again"
-        )
+        raise Fenced(f"approval {e.approval_id} of call {e.call_id} gives no start (any more); read the run again")
     used.add(e.approval_id)
 
 
@@ -196,9 +188,7 @@ def _new_texts(db: WritingConnection, tenant: str, kept: Sequence[KeptText]) -> 
 
 def keep(db: WritingConnection, tenant: str, run: int, text: KeptText) -> None:
     """Store a text in pieces that end where a character ends."""
-    number = db.execute(
-        SQL["new_kept"], (tenant, text.id, run, len(text.text), text.size, text.digest)
-    ).lastrowid
+    number = db.execute(SQL["new_kept"], (tenant, text.id, run, len(text.text), text.size, text.digest)).lastrowid
     assert number is not None  # noqa: S101  # an INSERT has one
     data = text.text.encode()
     first = start = 0

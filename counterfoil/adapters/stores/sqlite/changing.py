@@ -162,9 +162,7 @@ def post(db: WritingConnection, tenant: str, run_id: str, entry: Entry) -> RunRo
     return before
 
 
-def decide(
-    db: WritingConnection, tenant: str, run_id: str, call_id: str, decision: Decision
-) -> tuple[Approval, bool]:
+def decide(db: WritingConnection, tenant: str, run_id: str, call_id: str, decision: Decision) -> tuple[Approval, bool]:
     """See `Store.decide`."""
     run, tip = db.run_and_tip(tenant, run_id)
     asked = db.execute(SQL["newest_approval"], (run.number, call_id)).fetchone()

@@ -100,9 +100,7 @@ def _prepare(db: sqlite3.Connection, path: str, synchronous: str) -> None:
     if db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
         mode = db.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
-            raise StoreError(
-                f"{path} cannot be used by several processes here ({mode}); put it on a local disk"
-            )
+            raise StoreError(f"{path} cannot be used by several processes here ({mode}); put it on a local disk")
     db.execute(f"PRAGMA synchronous = {synchronous}")
     db.execute(f"PRAGMA cache_size = {-CACHE_KIB}")
     # What is erased must not stay in free pages.

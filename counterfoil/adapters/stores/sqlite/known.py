@@ -25,9 +25,7 @@ class Tip:
 
     __slots__ = ("hash", "place", "sequence")
 
-    def __init__(
-        self, interaction: int, place: int | None, digest: bytes | None, sequence: int | None
-    ) -> None:
+    def __init__(self, interaction: int, place: int | None, digest: bytes | None, sequence: int | None) -> None:
         """Place, hash and next reading number of the last entry; None where there is none."""
         self.place = interaction << 32 if place is None else place
         self.hash = digest or GENESIS
@@ -39,9 +37,7 @@ class KnownRun:
 
     __slots__ = ("at", "calls", "epoch", "interaction", "is_asking", "number", "owned", "thread", "whole")
 
-    def __init__(
-        self, number: int, interaction: int, thread: str | None, epoch: int, *, owned: bool, at: int
-    ) -> None:
+    def __init__(self, number: int, interaction: int, thread: str | None, epoch: int, *, owned: bool, at: int) -> None:
         self.number = number
         self.interaction = interaction
         self.thread = thread

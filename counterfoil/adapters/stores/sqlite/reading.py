@@ -41,9 +41,7 @@ def _number(db: Connection, tenant: str, run_id: str) -> int:
     return cast("int", found[0])
 
 
-def runs(
-    db: Connection, tenant: str, before: str | None, where: Mapping[str, str | int | None]
-) -> list[RunRow]:
+def runs(db: Connection, tenant: str, before: str | None, where: Mapping[str, str | int | None]) -> list[RunRow]:
     """See `Store.runs`; ``where`` holds status, agent, interaction and limit."""
     where = {**where, "tenant": tenant, "before": None if before is None else _number(db, tenant, before)}
     return [_row(values) for values in db.execute(SQL["runs"], where)]
@@ -62,8 +60,7 @@ def entries(db: Connection, tenant: str, interaction_id: str, after: int) -> lis
         raise NotFound(f"no interaction {interaction_id}")
     n = found[0]
     return [
-        decode(body, content, number)
-        for number, body, content in db.execute(SQL["entries"], (n, max(after, 0), n))
+        decode(body, content, number) for number, body, content in db.execute(SQL["entries"], (n, max(after, 0), n))
     ]
 
 

@@ -52,9 +52,7 @@ class SqliteStore:
 
     def __init__(self, path: str, *, synchronous: str = "FULL") -> None:
         if not path or path == ":memory:" or "\x00" in path:
-            raise DefinitionError(
-                f"expected the path of a file, got {path!r}; in memory the record is memory://"
-            )
+            raise DefinitionError(f"expected the path of a file, got {path!r}; in memory the record is memory://")
         if synchronous not in SYNCHRONOUS:
             raise DefinitionError(f"synchronous is one of {', '.join(SYNCHRONOUS)}, not {synchronous!r}")
         self.path = path
@@ -151,9 +149,7 @@ class SqliteStore:
         """See `Store.post`."""
         return await self._write.do(changing.post, tenant, run_id, entry)
 
-    async def decide(
-        self, tenant: str, run_id: str, call_id: str, decision: Decision
-    ) -> tuple[Approval, bool]:
+    async def decide(self, tenant: str, run_id: str, call_id: str, decision: Decision) -> tuple[Approval, bool]:
         """See `Store.decide`."""
         return await self._write.do(changing.decide, tenant, run_id, call_id, decision)
 

@@ -8,7 +8,7 @@ import time
 from asyncio import AbstractEventLoop, Future, Task, current_task, get_running_loop
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar, TypeVarTuple, cast
+from typing import Any, Generic, TypeVar, TypeVarTuple
 
 from counterfoil.adapters.stores.sqlite.database import BUSY_SECONDS, explain
 from counterfoil.adapters.stores.sqlite.known import WritingConnection
@@ -167,21 +167,46 @@ class Writer(Worker[WritingConnection]):
 
     async def do(self, work: Callable[[WritingConnection, *Ts], T], *arguments: *Ts) -> T:
         """Have a job of some microseconds done. Raises as `submit`."""
-        if self._alone < RECENT or self._waiting:
+        db = self._db
+        if self._alone < RECENT or self._waiting or db is None or not self._is_ours():
             return await self.submit(work, *arguments)
-        job = self._job(work, arguments)
         task = current_task()
         if self._taker is None:
             self._taker = task
-            job.loop.call_soon(self._turn_over)
+            get_running_loop().call_soon(self._turn_over)
         elif self._taker is not task:
             self._alone = 0
-        self._waiting = [job]
-        if not self._alone:
-            job.loop.call_soon(self._flush)
-            return cast("T", await job.future)
-        self._flush()
-        return cast("T", await job.future)
+            return await self.submit(work, *arguments)
+        started = time.monotonic()
+        refusal: Exception | None = None
+        try:
+            db.begin()
+            try:
+                value = work(db, *arguments)
+            except (CounterfoilError, Behind) as error:
+                refusal = error
+            db.execute("COMMIT")
+        except Exception:  # noqa: BLE001  # as in _flush
+            _roll_back(db)
+            return await self.submit_large(work, *arguments)
+        except BaseException:
+            _roll_back(db)
+            raise
+        self._took(started)
+        if refusal is not None:
+            raise refusal
+        return value
+
+    def _is_ours(self) -> bool:
+        """The connection is free, and the disk quick."""
+        return self._last is None and self._handed == self._done and time.monotonic() >= self._slow_until
+
+    def _took(self, started: float) -> None:
+        ended = time.monotonic()
+        self._average += (ended - started - self._average) / RECENT
+        if self._average > QUICK_SECONDS:
+            self._average = 0.0
+            self._slow_until = ended + SLOW_SECONDS
 
     def _turn_over(self) -> None:
         self._taker = None
@@ -222,10 +247,10 @@ class Writer(Worker[WritingConnection]):
         if not jobs:
             return
         self._alone = self._alone + 1 if len(jobs) == 1 else 0
-        started = time.monotonic()
-        if db is None or self._handed != self._done or started < self._slow_until:
+        if db is None or not self._is_ours():
             self._hand_over()
             return
+        started = time.monotonic()
         try:
             db.begin()
             _transact(db, jobs)
@@ -238,11 +263,7 @@ class Writer(Worker[WritingConnection]):
             raise
         self._waiting = []
         _settle(jobs)
-        ended = time.monotonic()
-        self._average += (ended - started - self._average) / RECENT
-        if self._average > QUICK_SECONDS:
-            self._average = 0.0
-            self._slow_until = ended + SLOW_SECONDS
+        self._took(started)
 
     def _do(self, db: WritingConnection, jobs: list[Job]) -> None:
         self._together(db, jobs)
