@@ -23,9 +23,6 @@ TARGETS: Mapping[str, Mapping[str, str]] = {
         "toml": "counterfoil.adapters.policy_toml:load_rules",
         "cel": "counterfoil.adapters.policy_cel:compile_condition",
     },
-    "dispatch": {
-        "inline": "counterfoil.adapters.dispatch.inline:open_dispatch",
-    },
 }
 """Kind, scheme, and the factory as ``module:name``."""
 
@@ -40,7 +37,7 @@ def resolve(kind: str, scheme: str) -> Callable[..., Any]:
     """The factory of a scheme, such as ``resolve("store", "sqlite")``; its signature is that of its kind.
 
     Args:
-        kind: ``store``, ``model``, ``policy`` or ``dispatch``.
+        kind: ``store``, ``model`` or ``policy``.
         scheme: what stands before the colon of a URL or a model's name.
 
     Raises:

@@ -64,7 +64,7 @@ class Runs(Protocol):
     def send(self, run_id: str, text: str, *, by: str | None, tenant: str) -> Awaitable[bool]:
         """Queue a message."""
 
-    def errors(self, run_id: str, *, tenant: str) -> Awaitable[list[ToolErrorReport]]:
+    def errors(self, run_id: str, *, tenant: str, limit: int) -> Awaitable[list[ToolErrorReport]]:
         """Error reports."""
 
     def events(self, run_id: str, *, after: int | None, tenant: str) -> AsyncIterator[Event]:

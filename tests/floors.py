@@ -116,11 +116,11 @@ class House:
             found.append(f"{importer} ({above.floor}) imports {imported} ({below.floor}): only lower floors")
         if importer.startswith("adapters/") and not _among(imported, self.adapters_know):
             found.append(
-                f"{importer} imports {imported}: an adapter knows core, effects, render, schema, tool, ports"
+                f"{importer} imports {imported}: an adapter knows core, effects, render, schema, tool, owners, ports"
             )
         if importer.startswith("doors/") and importer not in self.names_adapters:
             if not _among(imported, self.doors_know):
-                found.append(f"{importer} imports {imported}: a door knows runtime and core's views")
+                found.append(f"{importer} imports {imported}: a door knows runtime, core and public names")
         elif imported.startswith("adapters/") and importer not in self.names_adapters:
             found.append(
                 f"{importer} imports {imported}: only {' and '.join(self.names_adapters)} name adapters"

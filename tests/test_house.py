@@ -111,13 +111,13 @@ def house() -> House:
     [
         ("core/result.py", "core/words.py", "only lower floors"),
         ("core/policy.py", "core/approval.py", "only lower floors"),
-        ("gateway.py", "loop.py", "only lower floors"),
+        ("judge.py", "loop.py", "only lower floors"),
         ("adapters/stores/sqlite/store.py", "adapters/stores/other.py", "only lower floors"),
-        ("adapters/stores/sqlite/store.py", "gateway.py", "only lower floors"),
+        ("adapters/stores/sqlite/store.py", "batch.py", "only lower floors"),
         ("adapters/stores/sqlite/store.py", "registry.py", "an adapter knows"),
         ("runtime.py", "adapters/stores/sqlite/store.py", "name adapters"),
         ("doors/http/app.py", "adapters/stores/sqlite/store.py", "a door knows"),
-        ("doors/http/app.py", "gateway.py", "a door knows"),
+        ("doors/http/app.py", "batch.py", "a door knows"),
         ("core/__init__.py", "core/result.py", "holds no code"),
     ],
 )

@@ -21,9 +21,9 @@ def test_a_scheme_gives_the_factory_that_the_table_names():
     [
         ("store", "sqllite", ["store", "'sqllite'", "memory, sqlite", "did you mean 'sqlite'?"]),
         ("store", "SQLite", ["did you mean 'sqlite'?"]),
-        ("model", "openai-chatt", ["did you mean 'openai-chat'?", "local", "recorded", "scripted"]),
+        ("model", "openai-chatt", ["did you mean 'openai-chat'?", "recorded", "scripted"]),
         ("policy", "rego", ["cel, toml"]),
-        ("dispatch", "", ["''", "inline"]),
+        ("policy", "", ["''", "cel, toml"]),
     ],
 )
 def test_an_unknown_scheme_names_the_known_ones_and_a_close_match(kind, scheme, words):

@@ -14,13 +14,9 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from counterfoil.agent import Agent
-from counterfoil.core.policy import Rule
-from counterfoil.core.result import ToolResult
+from counterfoil import Agent, Policy, Rule, Tool, ToolContext, ToolResult, tool
 from counterfoil.doors import wiring
-from counterfoil.policy import Policy
 from counterfoil.testing import ScriptedModel, call, say
-from counterfoil.tool import Tool, ToolContext, tool
 
 __all__ = ["NAME", "PROMPT", "desk", "labels", "make_orders", "worker"]
 
@@ -74,7 +70,7 @@ def _tools(path: Path) -> list[Tool]:
         return f"deleted {order_id}"  # the policy never lets it come to this
 
     @tool(lock="order:{order_id}")
-    def refund(ctx: ToolContext, order_id: str, cents: Annotated[int, Field(gt=0)]) -> ToolResult:
+    def refund(ctx: ToolContext[None], order_id: str, cents: Annotated[int, Field(gt=0)]) -> ToolResult:
         """Refund part of an order."""
         with closing(sqlite3.connect(path)) as db, db:
             db.execute("INSERT INTO refunds VALUES (?, ?, ?)", (order_id, cents, ctx.idempotency_key))
@@ -90,7 +86,7 @@ def _tools(path: Path) -> list[Tool]:
         return ToolResult.text(text).with_narration(f"Exported {len(rows)} orders")
 
     @tool
-    def print_label(ctx: ToolContext, order_id: str) -> str:
+    def print_label(ctx: ToolContext[None], order_id: str) -> str:
         """Print a label for the replacement parcel."""
         with closing(sqlite3.connect(path)) as db, db:
             db.execute("INSERT INTO labels VALUES (?, ?)", (order_id, ctx.idempotency_key))
