@@ -17,6 +17,9 @@ from counterfoil.tool import Tool, _of_function
 
 SCAN_CHARS = 256 * 1024
 """Characters that a search reads at once."""
+LINE_CHARS = 4_000
+"""A longer line is searched in parts of so many characters, each beginning in the middle of the one before."""
+HALF = LINE_CHARS // 2
 
 
 def read_result_tool(record: Record, store: Store, tenant: str, thread_id: str | None) -> Tool:
@@ -62,34 +65,67 @@ def _matcher(pattern: str) -> SchemaValidator:
 
 async def _search(pattern: str, text: str, kept_id: str | None, store: Store, tenant: str, offset: int) -> ToolResult:
     try:
-        matcher = _matcher(pattern)
+        search = _Search(_matcher(pattern), offset)
     except (SchemaError, ValueError) as e:
         return ToolResult.error(words.bad_pattern(pattern[:200], str(e).splitlines()[-1][:200]))
-    found: list[tuple[int, str]] = []
-    used = 0
-    position, rest = offset, ""
-    while True:
+    more, last = False, False
+    while not more and not last:
         if kept_id is None:
-            piece, last = text[position:], True
+            piece, last = text[offset:], True
         else:
-            part = await store.kept(tenant, kept_id, position + len(rest), SCAN_CHARS)
-            piece, last = rest + part.text, position + len(rest) + len(part.text) >= part.total
-        lines = piece.split("\n")
-        rest = "" if last else lines.pop()
+            part = await store.kept(tenant, kept_id, offset, SCAN_CHARS)
+            piece, offset = part.text, offset + len(part.text)
+            last = not piece or offset >= part.total
+        more = search.read(piece, last=last)
+    return ToolResult.text(words.read_result_lines(search.found, more=more))
+
+
+class _Search:
+    """Lines that match, as the text comes in piece by piece; of a long line, the parts that match."""
+
+    def __init__(self, matcher: SchemaValidator, offset: int) -> None:
+        self.found: list[tuple[int, str]] = []
+        self._matcher = matcher
+        self._position = offset
+        """Of `_rest`, in characters."""
+        self._rest = ""
+        """The beginning of a line whose end has not come yet, or the last half part of a long one."""
+        self._matched = False
+        """The part before `_rest` matched."""
+        self._used = 0
+
+    def read(self, piece: str, *, last: bool) -> bool:
+        """Search the next piece; True when there are more matches than fit."""
+        lines = (self._rest + piece).split("\n")
+        self._rest = "" if last else lines.pop()
         for line in lines:
-            if _matches(matcher, line):
-                used += len(line) + 12
-                if used > READ_RESULT_CHARS and found:
-                    return ToolResult.text(words.read_result_lines(found, more=True))
-                found.append((position, line[:READ_RESULT_CHARS]))
-            position += len(line) + 1
-        if last:
-            return ToolResult.text(words.read_result_lines(found, more=False))
-
-
-def _matches(matcher: SchemaValidator, line: str) -> bool:
-    try:
-        matcher.validate_python(line)
-    except ValidationError:
+            if self._line(line, self._position):
+                return True
+            self._position += len(line) + 1
+            self._matched = False
+        if len(self._rest) > LINE_CHARS:
+            # Only as much of a line without end is kept as may belong to a match that goes on.
+            done = (len(self._rest) // HALF - 1) * HALF
+            if self._line(self._rest[: done + HALF], self._position):
+                return True
+            self._position, self._rest = self._position + done, self._rest[done:]
         return False
-    return True
+
+    def _line(self, line: str, at: int) -> bool:
+        for start in range(0, max(len(line) - HALF, 1), HALF):
+            part = line[start : start + LINE_CHARS]
+            before, self._matched = self._matched, self._matches(part)
+            if not self._matched or (before and self._matches(part[:HALF])):
+                continue  # nothing, or what the part before has shown already
+            self._used += len(part) + 12
+            if self._used > READ_RESULT_CHARS and self.found:
+                return True
+            self.found.append((at + start, part))
+        return False
+
+    def _matches(self, text: str) -> bool:
+        try:
+            self._matcher.validate_python(text)
+        except ValidationError:
+            return False
+        return True

@@ -22,12 +22,21 @@ def where(ctx: ToolContext[Any]) -> dict[str, Any]:
     }
 
 
+class Awkward(Exception):
+    """It cannot be rebuilt from its arguments, so it cannot cross over."""
+
+    def __init__(self, left: str, right: str) -> None:
+        super().__init__(left + right)
+
+
 @tool(isolation="process")
 def fails(kind: str) -> None:
     if kind == "declared":
         raise ToolError("No such shelf.", code=77)
     if kind == "exit":
         sys.exit(3)
+    if kind == "awkward":
+        raise Awkward("sec", "ret")
     if kind == "death":
         os._exit(3)
     raise ValueError("secret")

@@ -841,6 +841,7 @@ def test_a_process_body_gets_caller_ids_attempt_and_key_and_runs_elsewhere():
     [
         ("declared", "No such shelf.", 77),
         ("other", "fails failed with ValueError", 5000),
+        ("awkward", "fails failed with Awkward.", 5000),
         ("exit", "fails failed with", 5000),
         ("death", "fails failed with", 5000),
     ],

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from counterfoil.core.outcome import ErrorCode
+from counterfoil.core.shorten import clip
 
 READ_RESULT = "read_result"
 """The built-in tool that reads a result kept apart."""
@@ -131,13 +132,14 @@ def output_mismatch(problem: str) -> str:
 
 READ_RESULT_DESCRIPTION = (
     "Read a result that was too long to be shown whole. Give the call_id that stands in the shortened text. "
-    "Without pattern: the characters from offset, limit of them. With pattern (RE2 syntax): the lines that match."
+    "Without pattern: the characters from offset, limit of them. With pattern (RE2 syntax): the lines that match; "
+    "a line of over 4000 characters is searched in parts."
 )
 
 
 def read_result_unknown(call_id: str) -> str:
     """No such result for this reader."""
-    return f"There is no result of a call {call_id} that you can read. Use the call_id that the shortened text names."
+    return f"There is no result of a call {clip(call_id, 100)} that you can read. Use the call_id that the shortened text names."
 
 
 def read_result_slice(text: str, offset: int, total: int) -> str:
