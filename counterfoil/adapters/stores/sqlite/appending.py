@@ -26,7 +26,6 @@ _ENTRY = 0xFFFFFFFF
 """Mask of the entry's number in its place."""
 _CONTINUES = range(0x80, 0xC0)
 """Bytes of UTF-8 that go on with a character."""
-_APPEND = SQL["append"]
 _CLOSE_OF_CALL = SQL["close_approvals_of_call"]
 
 
@@ -86,8 +85,7 @@ def commit(db: WritingConnection, what: Commit) -> int:
         )
         for r in reports
     ]
-    for row in rows_for(tip, run.number, entries):
-        db.execute(_APPEND, row)
+    db.rows += rows_for(tip, run.number, entries)
     run.calls.update(after)
     track(db, run, entries)
     for report in told:

@@ -68,7 +68,7 @@ def create(db: WritingConnection, new: NewRun) -> tuple[RunRow, bool]:
     )  # fmt: skip  # in the order of the statement
     if new.parent is None:
         db.execute(SQL["occupy"], (run.number, interaction))
-    db.executemany(SQL["append"], rows_for(tip, run.number, new.entries))
+    db.rows += rows_for(tip, run.number, new.entries)
     track(db, run, new.entries)
     db.runs[tenant, new.run_id] = run
     db.tips[interaction] = tip
@@ -81,6 +81,7 @@ def create(db: WritingConnection, new: NewRun) -> tuple[RunRow, bool]:
 
 
 def _last(db: WritingConnection, interaction: int) -> tuple[int | None, bytes | None, int | None]:
+    db.write_rows()
     found = db.execute(SQL["tip"], (interaction, interaction)).fetchone()
     return found or (None, None, None)
 
@@ -157,7 +158,7 @@ def post(db: WritingConnection, tenant: str, run_id: str, entry: Entry) -> RunRo
         return before
     run, tip = db.run_and_tip(tenant, run_id)
     check(db, run, run_id, (entry,))
-    db.execute(SQL["append"], rows_for(tip, run.number, (entry,))[0])
+    db.rows += rows_for(tip, run.number, (entry,))
     db.execute(SQL["runnable"], (entry.at, run.number))
     return before
 
@@ -178,7 +179,7 @@ def decide(db: WritingConnection, tenant: str, run_id: str, call_id: str, decisi
         tool_name=approval.tool_name, approval_id=approval.id, decision=decision,
     )  # fmt: skip  # one line a field says no more
     stored = _decision_json(decision)
-    db.execute(SQL["append"], rows_for(tip, run.number, (entry,))[0])
+    db.rows += rows_for(tip, run.number, (entry,))
     db.execute(SQL["decided"], (stored, decision.choice, number))
     db.execute(SQL["runnable"], (decision.at, run.number))
     return approval, True
@@ -210,6 +211,7 @@ def erase(db: WritingConnection, tenant: str, run_id: str, at: int) -> int:
     run, interaction, status, _ = found
     if status in ("running", "paused"):
         raise Conflict(f"run {run_id} is {status}; erase it after its end")
+    db.write_rows()
     erased = db.execute(SQL["erase_entries"], (at, run, interaction, interaction)).rowcount
     for (kept,) in db.execute(SQL["kept_of_run"], (run,)).fetchall():
         db.execute(SQL["erase_pieces_of"], (kept, kept))

@@ -18,6 +18,7 @@ SETTLED = -1
 """State of a call with a result; otherwise the attempt of the call's newest start, 0 where there is none."""
 _RUN_AND_TIP = SQL["run_and_tip"]
 _CALL_STATE = SQL["call_state"]
+_APPEND = SQL["append"]
 
 
 class Tip:
@@ -56,6 +57,7 @@ class KnownRun:
         if state is None:
             if self.whole:
                 return 0
+            db.write_rows()
             least, most = db.execute(_CALL_STATE, (self.number, *key)).fetchone()
             state = 0 if least is None else SETTLED if least == 0 else int(most)
             self.calls[key] = state
@@ -75,6 +77,8 @@ class WritingConnection(sqlite3.Connection):
         super().__init__(*args, **settings)  # type: ignore[arg-type]  # what sqlite3.connect was given
         self.runs: dict[tuple[str, str], KnownRun] = {}
         self.tips: dict[int, Tip] = {}
+        self.rows: list[tuple[object, ...]] = []
+        """Entries of this transaction that are not written yet: all at once costs less than one by one."""
         self._version: object = None
 
     def begin(self) -> None:
@@ -85,8 +89,20 @@ class WritingConnection(sqlite3.Connection):
             self.forget()
             self._version = version
 
+    def write_rows(self) -> None:
+        """Write the entries that wait: before anything reads entries, and before the end."""
+        if self.rows:
+            self.executemany(_APPEND, self.rows)
+            self.rows.clear()
+
+    def end(self) -> None:
+        """End the transaction: everything is on the disk."""
+        self.write_rows()
+        self.execute("COMMIT")
+
     def forget(self) -> None:
-        """Know nothing."""
+        """Know nothing, and write nothing of what waits."""
+        self.rows.clear()
         self.runs.clear()
         self.tips.clear()
 
@@ -97,6 +113,7 @@ class WritingConnection(sqlite3.Connection):
             tip = self.tips.get(run.interaction)
             if tip is not None:
                 return run, tip
+        self.write_rows()
         found = self.execute(_RUN_AND_TIP, (tenant, run_id)).fetchone()
         if found is None:
             raise NotFound(f"no run {run_id}")

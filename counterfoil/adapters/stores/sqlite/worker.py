@@ -185,7 +185,7 @@ class Writer(Worker[WritingConnection]):
                 value = work(db, *arguments)
             except (CounterfoilError, Behind) as error:
                 refusal = error
-            db.execute("COMMIT")
+            db.end()
         except Exception:  # noqa: BLE001  # as in _flush
             _roll_back(db)
             return await self.submit_large(work, *arguments)
@@ -292,7 +292,7 @@ def _transact(db: WritingConnection, jobs: list[Job]) -> None:
         except (CounterfoilError, Behind) as error:
             # A refusal: it comes before the job's first write.
             job.error = error
-    db.execute("COMMIT")
+    db.end()
 
 
 def _begin_patiently(db: WritingConnection) -> None:
