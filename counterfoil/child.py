@@ -139,7 +139,7 @@ class _Wire:
     """The child's end. A body is known by its cancel event; one that has ended sends nothing more."""
 
     def __init__(self, fd: int) -> None:
-        from multiprocessing.connection import Connection  # noqa: PLC0415  # as in crossing.pack
+        from multiprocessing.connection import Connection  # as in crossing.pack
 
         self.jobs: SimpleQueue[tuple[threading.Event, Message]] = SimpleQueue()
         self.numbers = itertools.count()
@@ -160,7 +160,7 @@ class _Wire:
             self._connection.send(message)
 
     def ask(self, body: threading.Event, number: int, kind: str, value: object) -> Awaitable[Message]:
-        from concurrent.futures import Future  # noqa: PLC0415  # as in crossing.pack
+        from concurrent.futures import Future  # as in crossing.pack
 
         future: Future[Message] = Future()
         self._replies[number] = future
@@ -191,7 +191,7 @@ class _Wire:
 def serve(fd: int, parent: int) -> None:
     """The whole life of a child: one body after the other, from the socket ``fd``, while ``parent`` lives."""
     with contextlib.suppress(ImportError, OSError, AttributeError, TypeError):  # where there is no prctl
-        import ctypes  # noqa: PLC0415  # needed in a child alone
+        import ctypes  # needed in a child alone
 
         pdeathsig = 1
         ctypes.CDLL(None).prctl(pdeathsig, signal.SIGKILL)  # also ends a body that lets no other thread run
@@ -207,7 +207,7 @@ def serve(fd: int, parent: int) -> None:
         wire.send(body, kind, clean, payload, last=True)
 
 
-def _perform(  # noqa: PLR0917  # the parts of the message, as they come
+def _perform(  # the parts of the message, as they come
     wire: _Wire,
     body: threading.Event,
     path: list[str],

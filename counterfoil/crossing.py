@@ -63,7 +63,7 @@ def check_importable(fn: Callable[..., Any]) -> str:
 
 def pack(value: object, what: str) -> bytes:
     """The pickle of a value; ``what`` names it in the CannotCross that it may raise."""
-    import pickle  # noqa: PLC0415  # few programs isolate a tool, and all import this file
+    import pickle  # few programs isolate a tool, and all import this file
 
     try:
         return pickle.dumps(value)
@@ -73,7 +73,7 @@ def pack(value: object, what: str) -> bytes:
 
 def unpack(data: bytes, what: str) -> Any:
     """The value of a pickle; ``what`` names it in the CannotCross that it may raise."""
-    import pickle  # noqa: PLC0415  # as in pack
+    import pickle  # as in pack
 
     try:
         return pickle.loads(data)  # noqa: S301  # made by the same user's code, in a child of this program
@@ -83,7 +83,7 @@ def unpack(data: bytes, what: str) -> Any:
 
 def pack_error(error: BaseException) -> tuple[bytes, str]:
     """The exception, or the nearest to it that the other side can read, and its traceback as text."""
-    import traceback  # noqa: PLC0415  # as in pack
+    import traceback  # as in pack
 
     text = "".join(traceback.format_exception(error))
     forms: list[Callable[[], BaseException]] = []

@@ -62,7 +62,7 @@ def read_docstring(text: str | None) -> Described:
 
 def _parameters(sections: str, style: Literal["numpy", "sphinx", "google"]) -> dict[str, str]:
     # Imported only here: a docstring without sections is common, and griffe takes long to import.
-    from griffe import Docstring, DocstringSectionKind  # noqa: PLC0415
+    from griffe import Docstring, DocstringSectionKind
 
     kinds = (DocstringSectionKind.parameters, DocstringSectionKind.other_parameters)
     try:

@@ -140,7 +140,7 @@ class DynamicSchema(ArgumentsSchema):
 
 def _compile(name: str, schema: Json) -> Validator:
     # Imported only here: most programs have no such tool.
-    from jsonschema_rs import FancyRegexOptions, RegexOptions, ValidationError, validator_for  # noqa: PLC0415
+    from jsonschema_rs import FancyRegexOptions, RegexOptions, ValidationError, validator_for
 
     failure: Exception | None = None
     for patterns in (RegexOptions(), FancyRegexOptions(backtrack_limit=BACKTRACKS)):

@@ -57,7 +57,8 @@ class ModelRequest:
     @property
     def messages(self) -> list[dict[str, JsonValue]]:
         """The request as plain dicts: ``role``, ``content``, ``tool_calls`` [{id, name, arguments, arguments_raw}],
-        ``tool_call_id``, ``tool_name``, ``error``."""
+        ``tool_call_id``, ``tool_name``, ``error``.
+        """
         out: list[dict[str, JsonValue]] = []
         if self.instructions:
             out.append({"role": "system", "content": self.instructions})

@@ -119,8 +119,8 @@ class _Child:
         self._reap()
 
     def _start(self, path: list[str]) -> None:
-        from multiprocessing.connection import Pipe  # noqa: PLC0415  # as in crossing.pack
-        from subprocess import DEVNULL, Popen  # noqa: PLC0415  # as in crossing.pack
+        from multiprocessing.connection import Pipe  # as in crossing.pack
+        from subprocess import DEVNULL, Popen  # as in crossing.pack
 
         self._connection, theirs = Pipe()
         with theirs:
@@ -151,7 +151,7 @@ class _Child:
                 self._connection.close()
         if self._process is None:
             return None
-        from subprocess import TimeoutExpired  # noqa: PLC0415  # as in crossing.pack
+        from subprocess import TimeoutExpired  # as in crossing.pack
 
         try:
             return self._process.wait(EXIT_SECONDS)

@@ -15,7 +15,6 @@ from counterfoil.core.report import ToolErrorReport
 from counterfoil.core.result import ToolResult
 from counterfoil.core.turn import Usage
 
-
 ALL = 2**31 - 1
 """More reports than a run can have."""
 

@@ -16,8 +16,8 @@ import pytest
 
 from counterfoil import (
     Agent,
-    CallProgress,
     Caller,
+    CallProgress,
     Cancelled,
     Hooks,
     Limits,

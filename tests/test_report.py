@@ -130,7 +130,7 @@ def test_the_handler_gets_the_very_exception_and_the_store_its_type_message_trac
     assert isinstance(stored.error, StoredError)
     assert stored.error.type == f"{__name__}.StockError"
     assert stored.error.message == SECRET
-    assert 'raise error from cause' in stored.error.traceback
+    assert "raise error from cause" in stored.error.traceback
     assert stored.error.causes == ("KeyError: 'shelf'",)
 
 

@@ -196,7 +196,7 @@ def test_titles_are_left_out_but_a_field_named_title_stays():
 
 @pytest.mark.case("R178")
 def test_enumerations_have_the_type_that_fits():
-    def pick(  # noqa: PLR0917
+    def pick(
         a: Literal["a", "b"],
         b: Literal[1, 2],
         c: Literal["a", 1],
@@ -265,7 +265,7 @@ def test_a_parameter_without_annotation_takes_anything():
 
 
 def test_defaults_are_offered_and_filled_in():
-    def paint(  # noqa: PLR0917
+    def paint(
         made: Annotated[list[int], Field(default_factory=list)],
         colour: Colour = Colour.RED,
         at: Point = Point(1),  # noqa: B008
@@ -880,7 +880,7 @@ def test_a_legal_name_is_taken(name):
 # --------------------------------------------------------------------------------------- dump, validate
 
 
-def _everything(  # noqa: PLR0917
+def _everything(
     text: str,
     when: datetime,
     day: date,

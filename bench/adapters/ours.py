@@ -6,6 +6,7 @@ import asyncio
 import os
 
 import core
+
 from counterfoil import Agent, Limits, Runtime, tool
 from counterfoil.model import ModelCall, ModelTurn
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 
-from pydantic_core import SchemaValidator, core_schema, to_json
-
 import core
+from pydantic_core import SchemaValidator, core_schema, to_json
 
 _FIELDS = {"item_id": core_schema.int_schema(), "label": core_schema.str_schema(), "weight": core_schema.float_schema()}
 validate = SchemaValidator(

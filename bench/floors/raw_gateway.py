@@ -1,5 +1,6 @@
 """A whole boundary by hand, and nothing beyond: look-up, validation, a policy call, a time-out, a result object, a size
-check, a line of trace. No record, no events, no approvals, no hooks."""
+check, a line of trace. No record, no events, no approvals, no hooks.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import core
+
 from floors.raw import text_of, validate
 
 LARGEST = 64_000_000

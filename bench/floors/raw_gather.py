@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import core
+
 from floors.raw import build, text_of, validate
 
 __all__ = ["build", "run"]

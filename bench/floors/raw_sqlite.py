@@ -8,6 +8,7 @@ import sqlite3
 from pathlib import Path
 
 import core
+
 from floors.raw import text_of, validate
 
 SQL = "CREATE TABLE IF NOT EXISTS item (run INTEGER, n INTEGER, body TEXT, PRIMARY KEY (run, n)) WITHOUT ROWID"

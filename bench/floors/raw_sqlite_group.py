@@ -8,6 +8,7 @@ import threading
 from queue import Empty, SimpleQueue
 
 import core
+
 from floors.raw import text_of, validate
 from floors.raw_sqlite import connect
 

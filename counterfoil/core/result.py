@@ -204,7 +204,7 @@ class ToolResult:
 _set = object.__setattr__
 
 
-def seal(  # noqa: PLR0917  # the fields of ToolResult, in their order
+def seal(  # the fields of ToolResult, in their order
     content: tuple[Block, ...],
     outcome: ToolOutcome,
     details: JsonValue = None,

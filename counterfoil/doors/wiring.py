@@ -248,7 +248,7 @@ def _package() -> Check:
 
 def _sqlite() -> Check:
     try:
-        import sqlite3  # some builds of Python lack it, and that is what is looked for  # noqa: PLC0415
+        import sqlite3  # some builds of Python lack it, and that is what is looked for
     except ImportError as error:
         return Check("SQLite", "broken", f"this Python has none ({error})", "install a Python with sqlite3")
     found = f"{sqlite3.sqlite_version}, threadsafe {sqlite3.threadsafety}"

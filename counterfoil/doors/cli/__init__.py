@@ -24,7 +24,7 @@ def main() -> None:
             file=sys.stderr,
         )
         raise SystemExit(2)
-    from counterfoil.doors.cli.app import app  # noqa: PLC0415  # light until here, and absent without the extra
+    from counterfoil.doors.cli.app import app  # light until here, and absent without the extra
 
     try:
         app()
