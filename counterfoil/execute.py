@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, Literal, TypeAlias, cast
 
 from counterfoil.core import words
-from counterfoil.core.content import BLOCK_TYPES, Block, Json, Kept, Text, block_to_json
+from counterfoil.core.content import Block, Json, Kept, Text, block_to_json
 from counterfoil.core.errors import ToolError, check_own_code
 from counterfoil.core.jsontext import JsonValue, clean_text, dumps, loads, utf8_size
 from counterfoil.core.limits import GUARD_SECONDS, PREVIEW_BYTES, REPORT_SECONDS
@@ -35,7 +35,7 @@ from counterfoil.core.shorten import head_and_tail
 from counterfoil.env import Env, Finished, Ready, asked, told
 from counterfoil.hooks import UNCHANGED, AfterCall, Change
 from counterfoil.pool import NeverStarted
-from counterfoil.render import Unrenderable, combine, content_size, render
+from counterfoil.render import GIVEN, Unrenderable, combine, content_size, render
 from counterfoil.schema import FunctionSchema
 from counterfoil.store import KeptText
 
@@ -503,7 +503,7 @@ def accept(tool: str, value: object) -> tuple[ToolResult, BaseException | None]:
                 f = kept.failure
                 kept = Failed(ToolFailure(f.code, f.message, f.retryable, f.origin, f.body))
             return seal(value.content, kept, None, value.extensions, value.terminate), e
-    if any(not isinstance(b, BLOCK_TYPES) for b in value.content):
+    if any(not isinstance(b, GIVEN) for b in value.content):
         return gateway_failure(ErrorCode.UNRENDERABLE_OUTPUT, tool, message="content that is no block"), None
     outcome = value.outcome
     if isinstance(outcome, Failed) and (outcome.failure.origin != "tool" or outcome.failure.body != "ended"):

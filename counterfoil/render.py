@@ -32,6 +32,10 @@ class Unrenderable(ValueError):
     """
 
 
+GIVEN: tuple[type, ...] = tuple(kind for kind in BLOCK_TYPES if kind is not Kept)
+"""Blocks that a tool may give. A pointer to a text kept apart is the gateway's to make."""
+
+
 def render(value: object) -> tuple[Block, ...]:
     """The blocks of a value that a tool returned; at least one.
 
@@ -57,14 +61,14 @@ def render(value: object) -> tuple[Block, ...]:
 
 def _given_blocks(value: object) -> tuple[Block, ...]:
     """The blocks that a value is, or is a list or tuple of; none where it is anything else."""
-    if isinstance(value, BLOCK_TYPES):
+    if isinstance(value, GIVEN):
         return (cast("Block", value),)
     if type(value) is list or type(value) is tuple:
         items = cast("Sequence[Block]", value)
         if (
             items
-            and isinstance(items[0], BLOCK_TYPES)
-            and all(isinstance(item, BLOCK_TYPES) for item in items)
+            and isinstance(items[0], GIVEN)
+            and all(isinstance(item, GIVEN) for item in items)
         ):
             return tuple(items)
     return ()

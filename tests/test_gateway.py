@@ -1,15 +1,18 @@
 """The gateway's way of a call that ran: render, after-guards, size, report, result; and what no tool can forge."""
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import math
+import threading
 from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
 
 from counterfoil import (
+    Agent,
     Audio,
     Cancelled,
     Change,
@@ -20,8 +23,11 @@ from counterfoil import (
     Image,
     Json,
     Limits,
+    Policy,
     Rejected,
+    Rule,
     Run,
+    Runtime,
     Skip,
     Skipped,
     Succeeded,
@@ -32,10 +38,12 @@ from counterfoil import (
     ToolResult,
     tool,
 )
+from counterfoil.adapters.stores.memory import MemoryStore
+from counterfoil.core.content import Kept
 from counterfoil.core.outcome import CODE_TABLE, ErrorCode
 from counterfoil.core.result import seal
-from counterfoil.testing import call
-from tests.boundary import Ran, go
+from counterfoil.testing import ScriptedModel, call, say
+from tests.boundary import Ran, go, until
 from tests.marks import case, law
 from tests.promises import shared
 
@@ -83,6 +91,16 @@ def test_an_outcome_that_is_not_the_tool_s_to_give_becomes_a_tool_error(outcome,
     assert (seen.part.result.terminate, seen.part.result.narration) == (False, None)
     assert seen.report.code == 5000
     assert isinstance(seen.report.error, TypeError)
+
+
+@law("1.1.resealed", "6.read_result-sees")
+@pytest.mark.parametrize("way", ["block", "list", "result"])
+def test_a_pointer_to_a_text_kept_apart_is_not_the_tool_s_to_make(way):
+    pointer = Kept("01900000-0000-7000-8000-000000000000", 5, "preview")
+    seen = returns({"block": pointer, "list": [pointer], "result": ToolResult((Text("a"), pointer))}[way])
+    assert all(not isinstance(b, Kept) for b in seen.part.result.content)
+    assert seen.part.tool_result_id is None
+    assert (seen.part.error_code == 4220) is (way == "result")
 
 
 @law("1.1.resealed", "1.1.Failed")
@@ -310,9 +328,6 @@ def test_the_start_is_on_record_before_the_body_runs():
         found.append([e.kind for e in entries if e.kind in {"turn", "start", "result"}])
         return "looked"
 
-    from counterfoil import Agent, Runtime
-    from counterfoil.testing import ScriptedModel, say
-
     agent = Agent("desk", ScriptedModel([call("looks"), say("done")]), tools=[looks])
 
     async def main() -> None:
@@ -324,12 +339,173 @@ def test_the_start_is_on_record_before_the_body_runs():
     assert found == [["turn", "start"]]
 
 
+def direct(tools: list[Any], name: str, given: dict[str, Any], **options: Any) -> tuple[Run, list[Any], ScriptedModel]:
+    """A call without a model: its run, its reports and the model that must not be asked."""
+    model = ScriptedModel([say("never")])
+    agent = Agent("desk", model, tools=tools, **options)
+
+    async def main() -> tuple[Run, list[Any], ScriptedModel]:
+        async with Runtime(agents=[agent]) as runtime:
+            run = await runtime.call("desk", name, given)
+            if run.status == "paused":
+                await run.approve(run.calls[0].call_id, by="grace")
+                await run.wait(60)
+            assert (await runtime.verify()).ok
+            return run, await run.errors(), model
+
+    return asyncio.run(main())
+
+
 @law("3.direct")
-def test_a_run_of_one_call_has_one_step_for_it():
-    seen = go([card], call("card"))
-    assert seen.run.calls[0].step_index == 0
-    assert seen.part.result.terminate
-    assert (seen.run.ended_by, seen.run.steps) == ("vote", 1)
+def test_a_call_without_a_model_is_a_run_of_one_step_that_asks_no_model():
+    run, reports, model = direct([echo], "echo", {"text": "a"})
+    assert (run.status, run.steps, len(run.calls), reports, model.requests) == ("completed", 1, 1, [], [])
+    assert run.results[0].output == "a"
+
+
+@law("3.direct")
+@pytest.mark.parametrize(
+    ("name", "given", "code"), [("ecko", {}, 4001), ("echo", {"text": 7}, 4003), ("echo", {"word": "a"}, 4003)]
+)
+def test_a_direct_call_goes_through_the_same_gateway(name, given, code):
+    run, reports, model = direct([echo], name, given)
+    assert run.results[0].error_code == code
+    assert [r.code for r in reports] == [code]
+    assert model.requests == []
+
+
+@law("3.direct")
+def test_a_direct_call_is_guarded_judged_and_approved_as_any_other():
+    asks = Policy([Rule("ask", "ask")])
+    hooks = Hooks(before_call=lambda before: Change(input={"text": before.input["text"] + "!"}))
+    run, _, _ = direct([echo], "echo", {"text": "a"}, policy=asks, hooks=hooks)
+    assert run.results[0].output == "a!"
+    assert run.calls[0].approval is not None
+    denied, _, _ = direct([echo], "echo", {"text": "a"}, policy=Policy([Rule("no", "deny")]))
+    assert denied.results[0].denied
+
+
+@law("3.5001", "1.3.one-per-failure", "3.after-start")
+def test_a_body_whose_process_died_is_interrupted_and_with_tell_the_model_knows_that_the_effect_is_unknown():
+    started: list[int] = []
+    handled: list[Any] = []
+
+    @tool(on_interrupted="tell")
+    async def pay(cents: int) -> str:
+        started.append(cents)
+        await asyncio.Event().wait()
+        return "never"
+
+    model = ScriptedModel([call("pay", cents=5, id="c1"), say("done")])
+    store = MemoryStore()
+
+    async def main() -> Run:
+        first = Runtime(agents=[Agent("desk", model, tools=[pay])], store=store)
+        await first.open()
+        run = await first.start("desk", "Go.")
+        await until(lambda: bool(started))
+        await first.close()  # as a process that ends does: the start stays on record without an end
+        hooks = Hooks(on_tool_error=handled.append)
+        async with Runtime(agents=[Agent("desk", model, tools=[pay], hooks=hooks)], store=store) as second:
+            again = await second.get(run.id)
+            await again.wait(60)
+            assert (await second.verify()).ok
+            return again
+
+    run = asyncio.run(main())
+    (part,) = run.results
+    assert isinstance(part.result.outcome, Failed)
+    failure = part.result.outcome.failure
+    assert (failure.code, failure.retryable, failure.body, failure.origin) == (5001, False, "unknown", "gateway")
+    assert "Nobody can say whether it had its effect" in part.result.model_output
+    assert started == [5]
+    assert [(r.code, r.call_id, r.input) for r in handled] == [(5001, "c1", {"cents": 5})]
+    assert run.answer == "done"
+
+
+@case("R095")
+def test_the_time_limit_of_an_outer_call_does_not_become_that_of_an_inner_one_whose_result_is_not_lost():
+    let_go = threading.Event()
+    inner: list[Run] = []
+
+    @tool
+    def slow() -> str:
+        let_go.wait(60)
+        return "worked it out"
+
+    async def main() -> None:
+        helper = Agent("helper", ScriptedModel([call("slow"), say("inner done")]), tools=[slow])
+
+        @tool(timeout=0.05)
+        async def delegates() -> str:
+            inner.append(await runtime.start(helper, "Work."))
+            await inner[0].wait()
+            return str(inner[0].answer)
+
+        agent = Agent("desk", ScriptedModel([call("delegates"), say("done")]), tools=[delegates])
+        async with Runtime(agents=[agent]) as runtime:
+            run = await runtime.start("desk", "Go.")
+            await run.wait(60)
+            assert run.results[0].error_code == 4080
+            assert inner[0].status == "running"
+            let_go.set()
+            await inner[0].wait(60)
+            assert (inner[0].results[0].output, inner[0].answer) == ("worked it out", "inner done")
+
+    asyncio.run(main())
+
+
+@case("R116")
+def test_a_reader_that_goes_away_changes_nothing_and_reads_on_without_a_gap_or_a_repeat():
+    let_go = asyncio.Event()
+
+    @tool
+    async def waits() -> str:
+        await let_go.wait()
+        return "waited"
+
+    agent = Agent("desk", ScriptedModel([call("waits"), call("waits"), say("done")]), tools=[waits])
+
+    def stored(events: list[Any]) -> list[tuple[int, str]]:
+        return [(e.entry, type(e).__name__) for e in events if type(e).__name__ not in {"TurnDelta", "CallProgress"}]
+
+    async def main() -> None:
+        async with Runtime(agents=[agent]) as runtime:
+            run = await runtime.start("desk", "Go.")
+            seen: list[Any] = []
+            async with contextlib.aclosing(run.events()) as events:
+                async for event in events:
+                    seen.append(event)
+                    if type(event).__name__ == "CallStarted":
+                        break
+            let_go.set()
+            await run.wait(60)
+            assert (run.status, run.answer) == ("completed", "done")
+            rest = [e async for e in run.events(after=seen[-1].entry)]
+            whole = [e async for e in run.events()]
+            assert stored(seen) + stored(rest) == stored(whole)
+
+    asyncio.run(main())
+
+
+@case("R161")
+def test_what_the_model_was_given_stands_in_the_part_that_a_timeline_shows():
+    picture = Image(b"\x89PNG" * 10)
+
+    @tool
+    def shows() -> ToolResult:
+        return ToolResult.blocks(Text("See:"), picture).with_narration("Took a picture")
+
+    @tool
+    def writes() -> str:
+        return "x" * 5000
+
+    seen = go([shows, writes], [call("shows"), call("writes")], limits=Limits(keep_apart_bytes=1000))
+    assert [p.result.model_output for p in seen.results] == seen.reads
+    assert "[image, image/png, 40 bytes]" in seen.reads[0]
+    shown: Any = seen.results[0].to_json()["result"]
+    assert [b["type"] for b in shown["content"]] == ["text", "image"]
+    assert "bytes are left out here" in seen.reads[1]
 
 
 # ------------------------------------------------------------------------------------- what has no form

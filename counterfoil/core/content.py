@@ -85,7 +85,7 @@ class Json:
         return Json.from_text, (self.text,)
 
 
-def _check(block: Image | Audio | File | Link) -> None:
+def _check(block: Image | Audio | File | Link | Kept) -> None:
     """Refuse data that is no bytes while its author is near; clean the texts, so that storing cannot fail."""
     for name in block.__dataclass_fields__:
         value: object = getattr(block, name)
@@ -160,6 +160,9 @@ class Kept:
     json: bool = False
     """True when the whole text is the JSON of one value."""
     type: ClassVar[str] = "kept"
+
+    def __post_init__(self) -> None:
+        _check(self)
 
 
 Block: TypeAlias = "Text | Json | Image | Audio | File | Link | Kept"
