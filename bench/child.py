@@ -1,4 +1,4 @@
-"""One measured process: ``python child.py ADAPTER WORKLOAD [--steps N] [--seconds S] [--profile]``; prints a line of JSON."""
+"""One measured process: ``python child.py ADAPTER WORKLOAD [--steps N] [--seconds S] [--profile]``; prints JSON."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def plan_for(spec: Spec, number: int = 0) -> list[list[Call]]:
 
 
 class Script:
-    """A model's part in one run: hand it the new results, it checks them and gives the next calls, or None at the end."""
+    """A model's part in one run: it checks the new results and gives the next calls, or None at the end."""
 
     def __init__(self, plan: list[list[Call]]) -> None:
         self.plan = plan

@@ -1,4 +1,4 @@
-"""Counterfoil: accountable tool calls for AI agents. Every call that a model makes gets exactly one result, on record."""
+"""Accountable tool calls for AI agents: every call that a model makes gets exactly one result, on record."""
 
 from counterfoil.agent import Agent
 from counterfoil.core.approval import Approval

@@ -61,7 +61,8 @@ class Agent:
         if manages:
             raise DefinitionError(f"{name}: manages= needs a later version of Counterfoil; give each agent its own run")
         if not isinstance(model, str) and not callable(getattr(model, "respond", None)):
-            raise DefinitionError(f"{name}: expected a model with a method respond(request), got {type(model).__name__}")
+            kind = type(model).__name__
+            raise DefinitionError(f"{name}: expected a model with a method respond(request), got {kind}")
         if policy is not None and not isinstance(policy, Policy):
             raise DefinitionError(f"{name}: expected a Policy, got {type(policy).__name__}; use Policy.from_toml(path)")
         self.name = name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from counterfoil.arguments import InvalidArguments, NotAnObject
 from counterfoil.core.entries import RunEntry
@@ -79,6 +79,6 @@ def _as_it_was(tool: Tool | None, edited: object) -> bytes:
     """An edit of a call that was decided or settled before: nothing to check, but an equal repeat has equal bytes."""
     shown = loads(dumps(edited))
     try:
-        return dumps(shown if tool is None else tool.schema.dump(tool.schema.validate(shown)))
+        return dumps(shown if tool is None else tool.schema.dump(tool.schema.validate(cast("dict[str, Any]", shown))))
     except (InvalidArguments, NotAnObject, ValueError):
         return dumps(shown)

@@ -7,6 +7,9 @@ import os
 import time
 from collections.abc import Callable
 
+_MOST = 0xFFF
+"""The counter has 12 bits."""
+
 _uuid_state = [0, 0]
 """Last millisecond and counter of `uuid7`: ids of one process increase strictly."""
 
@@ -15,7 +18,7 @@ def uuid7(now_us: int, random: bytes) -> str:
     """A UUID of version 7 (RFC 9562, section 5.7; a 12-bit counter in rand_a keeps one process's ids in order)."""
     ms = max(now_us // 1000, _uuid_state[0])
     count = _uuid_state[1] + 1 if ms == _uuid_state[0] else 0
-    if count > 0xFFF:
+    if count > _MOST:
         ms, count = ms + 1, 0
     _uuid_state[0], _uuid_state[1] = ms, count
     tail = int.from_bytes(random[:8], "big") & 0x3FFF_FFFF_FFFF_FFFF

@@ -85,7 +85,7 @@ def _no_progress(text: str, done: float | None, total: float | None) -> None:
     """Nothing runs yet, so there is nothing to tell."""
 
 
-def _no_memo(name: str, fn: Callable[[], Any]) -> Any:
+def _no_memo(name: str, _fn: Callable[[], Any]) -> Any:
     raise RuntimeError(f"memo {name!r}: there is no body yet whose steps could be recorded; use it in the tool")
 
 

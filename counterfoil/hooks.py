@@ -35,7 +35,7 @@ class Change:
     input: JsonValue | _Unchanged = UNCHANGED
     content: str | Block | Sequence[Block] | _Unchanged = UNCHANGED
     details: JsonValue | _Unchanged = UNCHANGED
-    narration: str | None | _Unchanged = UNCHANGED
+    narration: str | _Unchanged | None = UNCHANGED
     terminate: bool | _Unchanged = UNCHANGED
 
     @property
@@ -96,8 +96,8 @@ class AfterModel:
     turn: ModelTurn
 
 
-BeforeGuard: TypeAlias = "Callable[[BeforeCall], Change | Skip | None | Awaitable[Change | Skip | None]]"
-AfterGuard: TypeAlias = "Callable[[AfterCall], Change | None | Awaitable[Change | None]]"
+BeforeGuard: TypeAlias = "Callable[[BeforeCall], Change | Skip | Awaitable[Change | Skip | None] | None]"
+AfterGuard: TypeAlias = "Callable[[AfterCall], Change | Awaitable[Change | None] | None]"
 Observer: TypeAlias = "Callable[[Any], object]"  # each list below names its own record
 
 

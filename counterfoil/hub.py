@@ -102,7 +102,7 @@ class Locks:
         task.add_done_callback(self._tasks.discard)
 
     async def _acquire_shared(self, key: tuple[str, str]) -> None:
-        while not await self._store.lock(*key, self._owner):
+        while not await self._store.lock(*key, self._owner):  # noqa: ASYNC110  # another process may hold it
             await asyncio.sleep(POLL_SECONDS)
         holder, index = self._held[key]
         holder.locked(index)

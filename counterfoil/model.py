@@ -56,8 +56,10 @@ class ModelRequest:
 
     @property
     def messages(self) -> list[dict[str, JsonValue]]:
-        """The request as plain dicts: ``role``, ``content``, ``tool_calls`` [{id, name, arguments, arguments_raw}],
-        ``tool_call_id``, ``tool_name``, ``error``.
+        """The request as plain dicts.
+
+        Their keys are ``role``, ``content``, ``tool_calls`` (a list of ``id``, ``name``, ``arguments`` and
+        ``arguments_raw``), ``tool_call_id``, ``tool_name`` and ``error``.
         """
         out: list[dict[str, JsonValue]] = []
         if self.instructions:

@@ -321,7 +321,12 @@ def _one_of(name: str, setting: str, value: Any, known: tuple[str, ...]) -> Any:
 
 
 def _of_function(
-    fn: Callable[..., Any], name: str | None, description: str | None, settings: dict[str, Any], builtin: bool = False
+    fn: Callable[..., Any],
+    name: str | None,
+    description: str | None,
+    settings: dict[str, Any],
+    *,
+    builtin: bool = False,
 ) -> Tool:
     target = fn
     if _is_method_to_be(fn):

@@ -1,4 +1,4 @@
-"""One run through the boundary: what a model asks, what a tool does, what the model, the record and the developer get."""
+"""One run through the boundary: what a model asks, a tool does, and model, record and developer get."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence

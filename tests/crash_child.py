@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 
 from counterfoil import Agent, Approval, Runtime, ToolContext, ToolResult, tool
 from counterfoil.effects import Effects
@@ -24,7 +25,7 @@ AFTER_EFFECT: list[object] = []
 
 def effect(name: str, ctx: ToolContext) -> None:
     """What the world sees: on disk before the body goes on."""
-    with open(EFFECTS, "a", encoding="utf-8") as f:
+    with Path(EFFECTS).open("a", encoding="utf-8") as f:
         f.write(json.dumps([name, ctx.idempotency_key, ctx.attempt]) + "\n")
         f.flush()
         os.fsync(f.fileno())

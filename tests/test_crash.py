@@ -1,4 +1,4 @@
-"""Nothing lost, nothing twice: a process is killed at every boundary of a batch, and the run driven again (contract 7)."""
+"""Nothing lost, nothing twice: a process is killed at every boundary of a batch, the run driven again (contract 7)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class Story:
 
 def child(folder: Path, point: int) -> subprocess.CompletedProcess[str]:
     """One process of the run."""
-    command = [sys.executable, "-m", "tests.crash_child", f"sqlite:///{folder}/x.db", str(folder / "effects"), str(point)]
+    url, effects = f"sqlite:///{folder}/x.db", str(folder / "effects")
+    command = [sys.executable, "-m", "tests.crash_child", url, effects, str(point)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
 

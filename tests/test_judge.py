@@ -557,7 +557,8 @@ def test_every_digit_of_a_large_integer_reaches_the_body_and_the_record():
         ran.append(number)
         return number
 
-    seen = go([find], [call("find", raw='{"number": 2512292042121000001}'), call("find", raw='{"number": "9007199254740993"}')])
+    raws = ('{"number": 2512292042121000001}', '{"number": "9007199254740993"}')
+    seen = go([find], [call("find", raw=raw) for raw in raws])
     assert ran == [2512292042121000001, 9007199254740993]
     assert seen.reads == ["2512292042121000001", "9007199254740993"]
     assert json.dumps(seen.run.calls[0].input) == '{"number": 2512292042121000001}'

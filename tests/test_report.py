@@ -28,7 +28,7 @@ from counterfoil.testing import FrozenEffects, ScriptedModel, call, say
 from tests.boundary import Ran, go
 from tests.marks import case, law
 
-SECRET = "password=hunter2 in /srv/shop.db"
+SECRET = "password=hunter2 in /srv/shop.db"  # noqa: S105  # made up, to be looked for where it must not be
 
 
 class StockError(Exception):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from pathlib import Path
 
 import core
 
@@ -37,13 +38,13 @@ class Scripted:
 
 
 async def build(spec):
-    limits = Limits(
-        steps=None, calls=None, keep_apart_bytes=50_000_000 if spec.tool.startswith("big") else Limits().keep_apart_bytes
-    )
-    agent = Agent("clerk", model=Scripted(), instructions=core.SYSTEM, tools=[tool(core.TOOLS[spec.tool])], limits=limits)
+    inline = 50_000_000 if spec.tool.startswith("big") else Limits().keep_apart_bytes
+    limits = Limits(steps=None, calls=None, keep_apart_bytes=inline)
+    tools = [tool(core.TOOLS[spec.tool])]
+    agent = Agent("clerk", model=Scripted(), instructions=core.SYSTEM, tools=tools, limits=limits)
     if spec.durable is None:
         return agent, None
-    runtime = Runtime(f"sqlite:///{os.path.join(spec.durable, 'ours.db')}", agents=[agent])
+    runtime = Runtime(f"sqlite:///{Path(spec.durable, 'ours.db')}", agents=[agent])
     await runtime.open()
     return agent, runtime
 
@@ -58,7 +59,7 @@ async def run(built, script, run_id):
 
 
 async def close(built):
-    agent, runtime = built
+    _, runtime = built
     if runtime is not None:
         found = await runtime.verify()
         if not found.ok:

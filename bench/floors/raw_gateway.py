@@ -1,5 +1,7 @@
-"""A whole boundary by hand, and nothing beyond: look-up, validation, a policy call, a time-out, a result object, a size
-check, a line of trace. No record, no events, no approvals, no hooks.
+"""A whole boundary by hand, and nothing beyond.
+
+Look-up, validation, a policy call, a time-out, a result object, a size check, a line of trace. No record, no events, no
+approvals, no hooks.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ async def call_tool(tools: dict, call: core.Call, step: int, trace: list) -> Out
     try:
         async with asyncio.timeout(tool.seconds):
             value = await (tool.fn(**arguments) if tool.is_async else asyncio.to_thread(tool.fn, **arguments))
-    except Exception:
+    except Exception:  # noqa: BLE001  # whatever a body raises is the result of its call
         return end("failed", "the tool failed")
     text = text_of(value)
     return end("too large", "") if len(text) > LARGEST else end("ok", text)

@@ -135,11 +135,11 @@ def check_person(approval: Approval, new: Decision) -> None:
     """
     if approval.not_user is not None and new.by == approval.not_user:
         raise NotAllowed(f"{new.by} asked for call {approval.call_id} and may not decide on it; somebody else must")
-    if approval.approvers and new.by not in approval.approvers:
-        if not any(f"role:{role}" in approval.approvers for role in new.roles):
-            raise NotAllowed(
-                f"call {approval.call_id} may be decided by {', '.join(approval.approvers)}, not by {new.by or 'nobody named'}"
-            )
+    allowed = approval.approvers
+    if not allowed or new.by in allowed or any(f"role:{role}" in allowed for role in new.roles):
+        return
+    who = new.by or "nobody named"
+    raise NotAllowed(f"call {approval.call_id} may be decided by {', '.join(allowed)}, not by {who}")
 
 
 def settle(approval: Approval, first: Decision | None, new: Decision, *, open_: bool) -> bool:
@@ -163,9 +163,9 @@ def settle(approval: Approval, first: Decision | None, new: Decision, *, open_: 
     if first is not None:
         if first.same_as(new) and new.digest in (None, first.digest, approval.digest):
             return False
+        made = f"{first.choice} by {first.by or '?'}"
         raise DecisionConflict(
-            f"call {approval.call_id} of run {approval.run_id} was decided before ({first.choice} by {first.by or '?'}); "
-            "the first decision stands"
+            f"call {approval.call_id} of run {approval.run_id} was decided before ({made}); the first decision stands"
         )
     if not open_:
         raise NotPending(

@@ -46,7 +46,7 @@ class ToolError(CounterfoilError):
         self,
         message: str,
         code: int | None = None,
-        retryable: bool | None = None,
+        retryable: bool | None = None,  # noqa: FBT001  # the fields of ToolFailure, in their order
         data: object = None,
         details: object = None,
         narration: str | None = None,

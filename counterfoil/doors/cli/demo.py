@@ -81,7 +81,8 @@ async def small_model(console: Console) -> AsyncIterator[Model | None]:
 async def act_one(console: Console, setting: wiring.Setting, root: Path) -> bool:
     """Three questions about the clone; True when each was answered by the tool that it needs."""
     console.print(Line("Act one: a small model, real files", align="left"))
-    console.print(f"{len(QUESTIONS)} questions about the files in {line(root.resolve().name, 100)}, answered by tool calls.")
+    folder = line(root.resolve().name, 100)  # noqa: ASYNC240  # nothing else runs here
+    console.print(f"{len(QUESTIONS)} questions about the files in {folder}, answered by tool calls.")
     console.print("A model this small chooses well and writes less well: trust the tool's line above its answer.\n")
     good = True
     async with small_model(console) as model:
@@ -95,7 +96,7 @@ async def act_one(console: Console, setting: wiring.Setting, root: Path) -> bool
                 await show(console, runtime, run)
             calls = [(c.tool_name, c.input) for c in run.calls]
             # Without git history, as in a tarball, the log says so: a clean failure is as good an answer.
-            ran = all(r.executed for r in run.results) or not Path(root, ".git").exists()
+            ran = all(r.executed for r in run.results) or not Path(root, ".git").exists()  # noqa: ASYNC240  # as above
             fits = run.status == "completed" and ran and calls == [(question.tool, question.input)]
             if not fits:
                 console.print(Text(f"expected {question.tool}; the model did {calls}", style="red"))
@@ -165,18 +166,19 @@ class Desk:
         worker = self.worker
         if worker is None:
             return
-        while not labels(self.orders, "W100"):
+        while not labels(self.orders, "W100"):  # noqa: ASYNC110  # another process prints them
             await asyncio.sleep(0.02)
         self.killed = True
         worker.kill()
         await worker.wait()
-        self._say(f"print_label hangs after its effect: pid {worker.pid} is killed in the middle of the call (SIGKILL).")
+        self._say(f"print_label hangs after its effect: pid {worker.pid} is killed in the middle of it (SIGKILL).")
         await self.work()
 
     async def _decide(self, run: Run, approval: Approval) -> None:
         if approval.kind == "interrupted":
             number = labels(self.orders, "W100")
-            self._say(f"print_label was interrupted: nobody knows what it did. A person looks: {number} label for W100.")
+            self._say("print_label was interrupted: nobody knows what it did.")
+            self._say(f"A person looks: {number} label for W100.")
             await run.settle(approval.call_id, by=wiring.login(), result=ToolResult.text(PRINTED))
             self._say("The person records what happened; the label is not printed twice.")
             return
@@ -219,7 +221,7 @@ async def act_two(console: Console, setting: wiring.Setting, *, ask: bool) -> bo
 
 def _next(console: Console, setting: wiring.Setting, run: Run, sequence: int | None) -> None:
     store = "" if setting.source == "default" else f" --store {setting.value}"
-    console.print("\nThe record stays on disk. What to type next (from .venv/bin, or with the virtual environment active):")
+    console.print("\nThe record stays on disk. What to type next (from .venv/bin, or with the environment active):")
     console.print(f"  counterfoil show {run.id[:13]}{store}", highlight=False)
     console.print(f"  counterfoil errors {run.id[:13]}{store}", highlight=False)
     if sequence is not None:
