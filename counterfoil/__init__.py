@@ -36,7 +36,8 @@ from counterfoil.hooks import Change, Hooks, Skip
 from counterfoil.policy import Policy
 from counterfoil.run import Run
 from counterfoil.runtime import Runtime
-from counterfoil.tool import Tool, ToolContext, tool
+from counterfoil.tool import Tool, tool
+from counterfoil.toolcontext import ToolContext
 
 __all__ = [
     "Agent", "Approval", "Audio", "CallEnded", "CallProgress", "CallStarted", "CallWaiting", "Caller", "Cancelled",

@@ -18,7 +18,8 @@ from counterfoil.effects import Effects
 from counterfoil.hooks import HookList
 from counterfoil.policy import Policy
 from counterfoil.pool import ThreadPool
-from counterfoil.tool import Tool, ToolContext
+from counterfoil.tool import Tool
+from counterfoil.toolcontext import ToolContext
 
 
 @dataclass(slots=True, eq=False)
