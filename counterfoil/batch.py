@@ -21,8 +21,9 @@ from counterfoil.core.report import ToolErrorReport
 from counterfoil.core.result import seal
 from counterfoil.core.turn import moment
 from counterfoil.core.verdict import Verdict
+from counterfoil.ending import finish, make_report
 from counterfoil.env import Asks, Env, Finished, Ready, Refused
-from counterfoil.execute import Execution, ExecutionHooks, finish, make_report
+from counterfoil.execute import Execution, ExecutionHooks
 from counterfoil.judge import cut_off, duplicates, fail, judge, out_of_budget, readmit, refuse, repeated
 from counterfoil.render import content_size
 from counterfoil.store import KeptText

@@ -39,13 +39,15 @@ def refuse(outcome: ToolOutcome, text: str, **more: Any) -> Refused:
     return Refused(seal((Text(text),), outcome), **more)
 
 
-def fail(code: ErrorCode, tool: str, *, message: str = "", error: BaseException | None = None, **values: Any) -> Refused:
+def fail(
+    code: ErrorCode, tool: str, *, message: str = "", error: BaseException | None = None, **values: Any
+) -> Refused:
     """A failure of the gateway's before any body ran; ``values`` fill the sentence of the code."""
     more = {k: values.pop(k) for k in ("verdict", "parsed", "before", "raw_input") if k in values}
-    failure = ToolFailure(
-        code, message or f"{code.name} of {clip(tool, NAME_CHARS)}", retryable(code, safe=False), "gateway", "not_started"
-    )
-    return refuse(Failed(failure), words.failure(code, clip(tool, NAME_CHARS), **values), error=error, **more)
+    name = clip(tool, NAME_CHARS)
+    message = message or f"{code.name} of {name}"
+    failure = ToolFailure(code, message, retryable(code, safe=False), "gateway", "not_started")
+    return refuse(Failed(failure), words.failure(code, name, **values), error=error, **more)
 
 
 def needs_time(env: Env) -> bool:
@@ -152,7 +154,7 @@ async def verdict_of(env: Env, call: CallState, tool: Tool, effective: bytes) ->
         try:
             answer = await asked(asks, GUARD_SECONDS, env.judging_context(call), loads(effective))
             if not isinstance(answer, bool):
-                raise TypeError(f"needs_approval of {tool.name} must give True or False, got {answer!r:.80}")  # noqa: TRY301  # one way out for every error
+                raise TypeError(f"needs_approval of {tool.name} must give True or False, got {answer!r:.80}")
             asks = answer
         except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
             raise
@@ -161,9 +163,7 @@ async def verdict_of(env: Env, call: CallState, tool: Tool, effective: bytes) ->
             return Verdict("deny", None, None, env.policy.revision if env.policy else None, error=error), e
     if env.policy is None:
         return no_policy(tool.read_only, asks), None
-    verdict = env.policy.judge(
-        facts_of(env, tool, loads(effective)), read_only=tool.read_only, needs_approval=asks
-    )
+    verdict = env.policy.judge(facts_of(env, tool, loads(effective)), read_only=tool.read_only, needs_approval=asks)
     return (await verdict if isinstance(verdict, Awaitable) else verdict), None
 
 
@@ -191,8 +191,9 @@ async def admit(
     used = over_budget(env, call)
     if used is not None:
         return fail(
-            ErrorCode.LIMIT_REACHED, tool.name, limit=used, message=used, verdict=verdict, parsed=effective, before=parsed
-        )
+            ErrorCode.LIMIT_REACHED, tool.name, limit=used, message=used, verdict=verdict, parsed=effective,
+            before=parsed,
+        )  # fmt: skip  # two rows
     lock = None if tool.lock is None else lock_of(tool, arguments)
     return Ready(tool, arguments, effective, parsed, verdict, lock=lock)
 

@@ -32,8 +32,9 @@ from counterfoil.core.record import CallState, Record
 from counterfoil.core.states import STATUS_OF, ending_call, limit_reached, unanimous
 from counterfoil.core.turn import moment
 from counterfoil.effects import Effects
+from counterfoil.ending import finish
 from counterfoil.env import Env, bounded
-from counterfoil.execute import Execution, finish
+from counterfoil.execute import Execution
 from counterfoil.hooks import AfterModel, BeforeModel, HookList
 from counterfoil.hub import Hub, Locks
 from counterfoil.judge import needs_time

@@ -211,7 +211,9 @@ def test_a_pattern_gives_the_lines_that_match_with_the_character_offset_of_each(
         offset, _, line = row.partition(": ")
         assert text[int(offset) :].startswith(line + "\n")
     assert read_on(text, pattern="nowhere") == "[No line matches.]"
-    assert read_on(text, pattern="line 299", offset=len(text) - 12).splitlines()[1:] == [f"{len(text) - 11}: é line 299"]
+    assert read_on(text, pattern="line 299", offset=len(text) - 12).splitlines()[1:] == [
+        f"{len(text) - 11}: é line 299"
+    ]
 
 
 @law("6.read_result")
@@ -319,7 +321,9 @@ def test_no_policy_and_no_approval_stands_before_what_a_participant_was_given_an
     def large() -> str:
         return "x" * 5000
 
-    seen = go([large], call("large", id="big"), call("read_result", call_id="big", limit=1), policy=policy, limits=LIMITS)
+    seen = go(
+        [large], call("large", id="big"), call("read_result", call_id="big", limit=1), policy=policy, limits=LIMITS
+    )
     assert seen.results[1].result.outcome == Succeeded()
 
 

@@ -30,7 +30,7 @@ from counterfoil import (
     ToolResult,
     tool,
 )
-from counterfoil.execute import TimedOut
+from counterfoil.ending import TimedOut
 from counterfoil.testing import ScriptedModel, call, say
 from counterfoil.tool import Deps
 from tests import boundary_bodies as children
@@ -300,8 +300,11 @@ def test_a_sync_body_that_hangs_in_its_thread_may_still_be_running_and_its_late_
     def plain() -> str:
         return hangs()
 
+    def hangs_given(given: Any) -> str:
+        return hangs(given)
+
     body = (
-        Tool("hangs", "Hangs.", {"type": "object"}, lambda given: hangs(given), timeout=0.02)
+        Tool("hangs", "Hangs.", {"type": "object"}, hangs_given, timeout=0.02)
         if dynamic
         else tool(name="hangs", timeout=0.02)(plain)
     )

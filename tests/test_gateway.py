@@ -121,7 +121,9 @@ def test_a_tool_denies_by_its_own_check_and_that_is_no_failure():
     assert seen.part.author.type == "Agent"
 
 
-@law("1.1.Succeeded", "1.1.narration", "1.1.details", "source.003.outcome", "source.004.narration", "source.004.details")
+@law(
+    "1.1.Succeeded", "1.1.narration", "1.1.details", "source.003.outcome", "source.004.narration", "source.004.details"
+)
 def test_what_a_tool_returned_as_its_result_is_its_result():
     made = ToolResult.blocks(Text("a"), Json({"b": 1})).with_details({"n": 1}).with_narration("Did it").with_terminate()
     seen = returns(made)
@@ -279,7 +281,7 @@ def test_an_after_guard_that_does_not_answer_as_it_should_withholds_the_result(g
 
 @law("3.5002")
 def test_an_after_guard_that_hangs_withholds_the_result(monkeypatch):
-    monkeypatch.setattr("counterfoil.execute.GUARD_SECONDS", 0.01)
+    monkeypatch.setattr("counterfoil.ending.GUARD_SECONDS", 0.01)
 
     async def hangs(_: object) -> None:
         await asyncio.Event().wait()

@@ -365,7 +365,7 @@ def test_a_handler_that_raises_is_logged_and_changes_nothing(handler, caplog):
 
 @law("1.3.handler")
 def test_a_handler_that_hangs_is_given_up_even_if_it_takes_no_cancel(monkeypatch, caplog):
-    monkeypatch.setattr("counterfoil.execute.REPORT_SECONDS", 0.01)
+    monkeypatch.setattr("counterfoil.ending.REPORT_SECONDS", 0.01)
     let_go = asyncio.Event()
 
     async def hangs(_: object) -> None:

@@ -42,7 +42,7 @@ def test_a_name_of_a_built_in_tool_is_refused_with_what_to_do(name):
 def test_two_tools_of_one_name_are_refused_in_either_order_and_never_renamed():
     one, other = tool(echo), tool(name="echo")(lambda x: x)
     for tools in ([one, other], [other, one], [echo, one]):
-        with pytest.raises(DefinitionError, match="^echo: two tools have this name"):
+        with pytest.raises(DefinitionError, match=r"^echo: two tools have this name"):
             Agent("desk", ScriptedModel([say("x")]), tools=tools)
 
 
@@ -140,7 +140,7 @@ def test_deps_cannot_cross_into_a_process_and_that_is_said_when_the_tool_is_defi
     def wants(shop: Annotated[Any, Deps]) -> str:
         return str(shop)
 
-    with pytest.raises(DefinitionError, match="^wants: deps cannot cross"):
+    with pytest.raises(DefinitionError, match=r"^wants: deps cannot cross"):
         tool(isolation="process")(wants)
 
 
