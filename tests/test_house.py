@@ -278,15 +278,18 @@ def test_a_file_and_its_functions_keep_to_their_sizes(file: str) -> None:
 def test_an_exception_to_the_sizes_has_a_reason_and_is_still_needed() -> None:
     sizes = {file: lines_of(file) for file in files()}
     sizes |= {f"{file}:{name}": size for file in files() for name, size in functions_of(file)}
+    sizes["package"] = sum(map(lines_of, files()))
     aims = SIZES["aims"]
     for name, exception in SIZES["exceptions"].items():
-        aim = aims["function"] if ":" in name else aims["core_module" if name in CORE_FILES else "module"]
+        kind = "function" if ":" in name else "core_module" if name in CORE_FILES else "module"
+        aim = aims["package" if name == "package" else kind]
         assert exception["reason"].strip(), name
         assert sizes.get(name, 0) > aim, f"{name} keeps to {aim} lines: remove its exception"
 
 
 def test_the_package_stays_small() -> None:
-    assert sum(map(lines_of, files())) < SIZES["aims"]["package"]
+    allowed = SIZES["exceptions"].get("package", {"lines": SIZES["aims"]["package"]})["lines"]
+    assert sum(map(lines_of, files())) < allowed
 
 
 # ----------------------------------------------------------------------------------------- public names
