@@ -175,9 +175,7 @@ MEDIA: tuple[type, ...] = (Image, Audio, File)
 def block_text(block: Block) -> str:
     """The block as text: media as a placeholder that names kind, media type and size in bytes."""
     match block:
-        case Text():
-            return block.text
-        case Json():
+        case Text() | Json():
             return block.text
         case Kept():
             return block.preview
