@@ -338,7 +338,7 @@ def test_a_policy_that_denies_meanwhile_denies(place):
 @law("7.4")
 @case("R064")
 def test_another_rule_that_asks_opens_a_new_approval_linked_to_the_old(place):
-    ask, before = two_policies()
+    _, before = two_policies()
     desk, _ = payer(policy=before)
     stricter, seen = payer(policy=Policy([Rule("second look", "ask", tool="pay", reason="since Monday")]))
 

@@ -41,8 +41,9 @@ def test_every_call_has_one_result_whatever_became_of_it(place):
     desk = agent(
         [
             [
-                call("fine", id="ok"), call("broken", id="raises"), call("deny", id="denies"), call("no_such", id="made-up"),
-                call("fine", raw='{"n": ', id="broken-json"), call("fine", n="x", id="wrong"), call("fine", n=2, id="last"),
+                call("fine", id="ok"), call("broken", id="raises"), call("deny", id="denies"),
+                call("no_such", id="made-up"), call("fine", raw='{"n": ', id="broken-json"),
+                call("fine", n="x", id="wrong"), call("fine", n=2, id="last"),
             ],
             say("read it all"),
         ],
@@ -338,7 +339,10 @@ def test_a_failure_a_denial_or_a_rejection_leaves_the_siblings_as_they_are(place
     policy = Policy([Rule("no", "deny", tool="fine", when=lambda f: f.input["n"] == 9)], default="allow")
     desk = agent(
         [
-            [call("broken", id="b"), call("pay", n=1, id="yes"), call("pay", n=2, id="no"), call("fine", n=9, id="denied"), call("fine", id="f")],
+            [
+                call("broken", id="b"), call("pay", n=1, id="yes"), call("pay", n=2, id="no"),
+                call("fine", n=9, id="denied"), call("fine", id="f"),
+            ],
             say("done"),
         ],
         pay, broken, fine, policy=policy,

@@ -1,4 +1,4 @@
-"""Function calls for each tool call: the same on every machine, so a ratchet that no load can move (speed is in bench/)."""
+"""Function calls for each tool call: the same on every machine, so no load moves this ratchet (speed is in bench/)."""
 
 from __future__ import annotations
 

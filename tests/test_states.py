@@ -121,7 +121,13 @@ def test_what_ends_the_run_is_fixed_at_the_pause_and_never_moves(place):
         return text
 
     desk = agent(
-        [[call("finish_after", text="first", id="a"), call("finish", text="second", id="b"), call("finish", text="third", id="c")], say("never")],
+        [
+            [
+                call("finish_after", text="first", id="a"), call("finish", text="second", id="b"),
+                call("finish", text="third", id="c"),
+            ],
+            say("never"),
+        ],
         finish, finish_after,
     )  # fmt: skip  # rows by what belongs together
 
@@ -305,7 +311,10 @@ def test_the_limits_of_tokens_and_cost(place, limits):
 @law("5.limit")
 def test_failed_steps_in_a_row(place):
     desk = agent(
-        [[call("broken")], [call("broken"), call("fine")], [call("broken")], [call("broken"), call("no_such")], say("never")],
+        [
+            [call("broken")], [call("broken"), call("fine")], [call("broken")], [call("broken"), call("no_such")],
+            say("never"),
+        ],
         fine, broken, limits=Limits(consecutive_failures=2),
     )  # fmt: skip  # rows by what belongs together
 
@@ -576,8 +585,12 @@ def test_a_message_keeps_a_run_going_that_would_end_with_an_answer(place):
 def test_after_any_other_end_a_message_waits_for_the_next_run(place):
     async def main():
         gate = Gate()
+
+        def repeats(request):
+            return say("saw " + " / ".join(m["content"] for m in request.messages if m["role"] == "user"))
+
         desk = agent(
-            [[call("work", at="a")], lambda request: say("saw " + " / ".join(m["content"] for m in request.messages if m["role"] == "user"))],
+            [[call("work", at="a")], repeats],
             gate.tool(ends_run=True),
         )  # fmt: skip  # rows by what belongs together
         async with place.open(desk) as runtime:
