@@ -100,9 +100,7 @@ def pack_error(error: BaseException) -> tuple[bytes, str]:
         except Exception:  # noqa: BLE001, S112  # whatever a user's class does: the next form is simpler
             continue
         return data, text
-    return pack(
-        ProcessBodyError(type(error).__qualname__, "(its text cannot be read)"), "the exception"
-    ), text
+    return pack(ProcessBodyError(type(error).__qualname__, "(its text cannot be read)"), "the exception"), text
 
 
 def unpack_error(packed: tuple[bytes, str]) -> BaseException:

@@ -45,9 +45,7 @@ class ProcessDied(CounterfoilError):
         self.signal = -returncode if returncode < 0 else None
         self.exit_code = returncode if returncode >= 0 else None
         names = {s.value: s.name for s in signal.Signals}
-        how = (
-            f"exit code {returncode}" if returncode >= 0 else f"signal {names.get(-returncode, -returncode)}"
-        )
+        how = f"exit code {returncode}" if returncode >= 0 else f"signal {names.get(-returncode, -returncode)}"
         super().__init__(f"the tool's process ended before its body did: {how}")
 
 

@@ -65,11 +65,7 @@ def _given_blocks(value: object) -> tuple[Block, ...]:
         return (cast("Block", value),)
     if type(value) is list or type(value) is tuple:
         items = cast("Sequence[Block]", value)
-        if (
-            items
-            and isinstance(items[0], GIVEN)
-            and all(isinstance(item, GIVEN) for item in items)
-        ):
+        if items and isinstance(items[0], GIVEN) and all(isinstance(item, GIVEN) for item in items):
             return tuple(items)
     return ()
 

@@ -95,13 +95,9 @@ class House:
         return room_of(file, self.rooms) is None and not is_bare_package(file, self.rooms)
 
     def _homeless(self, file: str, imported: set[str]) -> str:
-        below = [
-            room.floor for room in (room_of(other, self.rooms) for other in imported) if room is not None
-        ]
+        below = [room.floor for room in (room_of(other, self.rooms) for other in imported) if room is not None]
         lowest = max(below, default=-1) + 1
-        return (
-            f"{file} has no floor: give it a line in the map, on floor {lowest} or above by what it imports"
-        )
+        return f"{file} has no floor: give it a line in the map, on floor {lowest} or above by what it imports"
 
     def _edge(self, importer: str, imported: str) -> list[str]:
         above, below = room_of(importer, self.rooms), room_of(imported, self.rooms)
@@ -122,9 +118,7 @@ class House:
             if not _among(imported, self.doors_know):
                 found.append(f"{importer} imports {imported}: a door knows runtime, core and public names")
         elif imported.startswith("adapters/") and importer not in self.names_adapters:
-            found.append(
-                f"{importer} imports {imported}: only {' and '.join(self.names_adapters)} name adapters"
-            )
+            found.append(f"{importer} imports {imported}: only {' and '.join(self.names_adapters)} name adapters")
         return found
 
 
@@ -155,9 +149,7 @@ class Floors(Contract):
     def check(self, graph: grimp.ImportGraph, verbose: bool) -> ContractCheck:
         paths = {_module(file): file for file in files()}
         imports = {
-            paths[module]: {
-                paths[other] for other in graph.find_modules_directly_imported_by(module) if other in paths
-            }
+            paths[module]: {paths[other] for other in graph.find_modules_directly_imported_by(module) if other in paths}
             for module in graph.modules
             if module in paths
         }

@@ -73,9 +73,7 @@ INPUTS = st.dictionaries(TEXTS, JSON, max_size=3).map(dumps)
 COUNTS = st.integers(0, 10**9)
 TIMES = st.integers(0, 4 * 10**15)
 PAIRS = st.none() | st.tuples(COUNTS, COUNTS)
-LIMITS = st.builds(
-    Limits, steps=st.none() | COUNTS, cost=st.none() | st.floats(0, 1e6), concurrency=st.just(3)
-)
+LIMITS = st.builds(Limits, steps=st.none() | COUNTS, cost=st.none() | st.floats(0, 1e6), concurrency=st.just(3))
 CALLERS = st.builds(
     Caller,
     tenant=TEXTS.filter(bool),
@@ -198,9 +196,7 @@ ENTRIES: dict[type[Entry], st.SearchStrategy[Entry]] = {
         **HEAD,
         step=COUNTS,
         text=TEXTS,
-        calls=st.lists(st.builds(CallRecord, TEXTS, MAYBE, TEXTS, TEXTS, st.booleans()), max_size=3).map(
-            tuple
-        ),
+        calls=st.lists(st.builds(CallRecord, TEXTS, MAYBE, TEXTS, TEXTS, st.booleans()), max_size=3).map(tuple),
         stop=TEXTS,
         usage=USAGES,
         model=TEXTS,
@@ -301,9 +297,7 @@ def test_what_people_and_models_wrote_is_content_and_never_body() -> None:
     book.wait(0, input={"x": secret}, reason=secret)
     book.decide(0, reason=secret, input=dumps({"y": secret}), value=secret)
     book.start(0, input={"y": secret}, parsed=dumps({"x": secret}))
-    result = seal(
-        (Text(secret),), Failed(ToolFailure(1, secret, data=secret)), {"d": secret}, narration=secret
-    )
+    result = seal((Text(secret),), Failed(ToolFailure(1, secret, data=secret)), {"d": secret}, narration=secret)
     book.result(0, result, replaced=secret, parsed=dumps(secret))
     book.cancel(secret)
     book.end(answer=secret, output=secret, reason=secret)
@@ -350,9 +344,7 @@ def test_a_text_with_a_lone_surrogate_is_stored_as_a_replacement() -> None:
 
 @law("8.big-int")
 def test_numbers_stay_exact() -> None:
-    entry = MemoEntry(
-        run_id="r", at=NOON, step=0, index=0, call_id="c", tool_name="t", name="n", value=10**40
-    )
+    entry = MemoEntry(run_id="r", at=NOON, step=0, index=0, call_id="c", tool_name="t", name="n", value=10**40)
     assert again(entry).value == 10**40  # type: ignore[attr-defined]  # a memo comes back
 
 

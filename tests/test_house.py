@@ -139,9 +139,7 @@ def test_the_contract_finds_an_import_that_breaks_a_floor(
         ("doors/wiring.py", "adapters/stores/sqlite/store.py"),
     ],
 )
-def test_the_contract_lets_an_import_of_a_lower_floor_pass(
-    house: House, importer: str, imported: str
-) -> None:
+def test_the_contract_lets_an_import_of_a_lower_floor_pass(house: House, importer: str, imported: str) -> None:
     assert house.faults({importer: {imported}}) == []
 
 
@@ -347,9 +345,7 @@ def _written(default: object) -> set[str]:
 
 
 def test_every_environment_variable_is_documented() -> None:
-    named = {
-        text for file in files() for text in texts_of(file) if re.fullmatch(r"COUNTERFOIL_[A-Z_]+", text)
-    }
+    named = {text for file in files() for text in texts_of(file) if re.fullmatch(r"COUNTERFOIL_[A-Z_]+", text)}
     assert {name for name in named if f"`{name}`" not in documentation()} == set()
 
 

@@ -47,9 +47,7 @@ KEPT = Kept("0198f000-0000-7000-8000-000000000001", 1_200_000, "head … tail")
         (ended(OUTCOMES["cancelled"], "cancelled so"), "cancelled so"),
     ],
 )
-def test_the_output_is_what_the_tool_returned_or_what_the_model_read(
-    result: ToolResult, output: object
-) -> None:
+def test_the_output_is_what_the_tool_returned_or_what_the_model_read(result: ToolResult, output: object) -> None:
     assert output_of(result) == output
 
 
@@ -218,6 +216,4 @@ def test_calls_with_one_provider_id_are_told_apart_by_step_and_index() -> None:
 
 
 def test_a_placeholder_stands_for_media_in_what_the_model_reads() -> None:
-    assert (
-        ToolResult.blocks(File(b"abc", "text/csv", "a.csv")).model_output == "[file a.csv, text/csv, 3 bytes]"
-    )
+    assert ToolResult.blocks(File(b"abc", "text/csv", "a.csv")).model_output == "[file a.csv, text/csv, 3 bytes]"

@@ -90,9 +90,7 @@ def run(children: Children, fn: Callable[..., Any], /, **arguments: object) -> o
     return asyncio.run(ProcessBody(children).run(target(fn), arguments))
 
 
-def run_with_context(
-    children: Children, fn: Callable[..., Any], /, *, on: dict[str, Any] | None = None, **arguments
-):
+def run_with_context(children: Children, fn: Callable[..., Any], /, *, on: dict[str, Any] | None = None, **arguments):
     return asyncio.run(ProcessBody(children).run(target(fn), arguments, CONTEXT, "ctx", **(on or {})))
 
 
@@ -120,9 +118,7 @@ in_main.__module__ = "__main__"
         (in_main, "in_main"),
     ],
 )
-def test_what_a_child_cannot_import_is_refused_by_name_with_what_to_do(
-    fn: Callable[..., Any], named: str
-) -> None:
+def test_what_a_child_cannot_import_is_refused_by_name_with_what_to_do(fn: Callable[..., Any], named: str) -> None:
     with pytest.raises(DefinitionError) as refused:
         check_importable(fn)
     assert named in str(refused.value)
@@ -149,9 +145,7 @@ def test_an_async_body_runs_in_a_loop_of_its_own(children: Children) -> None:
 
 
 def test_a_name_that_a_decorator_took_stands_for_the_function_inside(children: Children) -> None:
-    assert (
-        asyncio.run(ProcessBody(children).run("tests.process_bodies:decorated", {"word": "loud"})) == "LOUD"
-    )
+    assert asyncio.run(ProcessBody(children).run("tests.process_bodies:decorated", {"word": "loud"})) == "LOUD"
 
 
 def test_a_child_has_the_parents_directory_and_path_and_no_input(
@@ -173,9 +167,7 @@ def test_what_a_body_prints_goes_to_the_error_output_and_spoils_nothing() -> Non
         "from counterfoil.process import ProcessBody\n"
         "print(asyncio.run(ProcessBody().run('tests.process_bodies:noisy', {})))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "quiet\n"
     assert sorted(done.stderr.splitlines()) == ["printed by the body", "written to descriptor 1"]
 
@@ -415,9 +407,7 @@ def test_a_late_kill_does_not_touch_the_next_body_of_the_same_child(children: Ch
         first = ProcessBody(children)
         await first.run(target(bodies.pid), {})
         second = ProcessBody(children)
-        running = asyncio.create_task(
-            second.run(target(bodies.until_cancelled), {"pipe": pipe.path}, CONTEXT, "ctx")
-        )
+        running = asyncio.create_task(second.run(target(bodies.until_cancelled), {"pipe": pipe.path}, CONTEXT, "ctx"))
         await pipe.line(running)
         first.kill()
         first.cancel()
@@ -564,9 +554,7 @@ class Memos:
 
 def test_a_memo_is_computed_once_and_then_given_back(children: Children) -> None:
     memos = Memos()
-    assert (
-        run_with_context(children, bodies.remember, on={"on_memo": memos}, name="price") == "computed price"
-    )
+    assert run_with_context(children, bodies.remember, on={"on_memo": memos}, name="price") == "computed price"
     assert memos.recorded == {"price": "computed price"}
     memos.recorded["price"] = "as recorded"
     assert run_with_context(children, bodies.remember, on={"on_memo": memos}, name="price") == "as recorded"
@@ -645,7 +633,5 @@ def test_the_loop_goes_on_while_a_process_blocks(children: Children, pipe: Pipe)
 def test_importing_the_module_imports_nothing_heavy() -> None:
     heavy = {"multiprocessing", "pickle", "ctypes"}
     program = f"import sys, counterfoil.process, counterfoil.pool; print(sorted({heavy} & set(sys.modules)))"
-    imported = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    imported = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert imported.stdout == "[]\n"

@@ -79,9 +79,7 @@ class Colour(str, enum.Enum):  # noqa: UP042  # the older way, which is still me
 
 
 @law("8.str")
-@pytest.mark.parametrize(
-    ("value", "text"), [(Shout("quiet"), "quiet"), (Colour.RED, "red"), (np.str_("x"), "x")]
-)
+@pytest.mark.parametrize(("value", "text"), [(Shout("quiet"), "quiet"), (Colour.RED, "red"), (np.str_("x"), "x")])
 def test_a_subclass_of_str_is_the_text_that_it_holds(value, text):
     (block,) = render(value)
     assert block == Text(text)
@@ -153,9 +151,7 @@ def test_a_lone_surrogate_becomes_ufffd_in_texts_and_keys_and_a_pair_becomes_its
 
 
 @law("8.surrogate")
-@given(
-    st.recursive(ANY_TEXT, lambda inner: st.lists(inner) | st.dictionaries(ANY_TEXT, inner), max_leaves=10)
-)
+@given(st.recursive(ANY_TEXT, lambda inner: st.lists(inner) | st.dictionaries(ANY_TEXT, inner), max_leaves=10))
 def test_any_text_can_be_encoded_once_it_is_rendered(value):
     (block,) = render(value)
     block.text.encode()
@@ -349,9 +345,7 @@ def test_numpy_scalars_and_arrays_are_what_they_hold(value, text):
 
 @law("8.numpy")
 def test_numpy_is_never_imported():
-    program = (
-        "import sys, counterfoil.render as r; r.render({1: {2}, 'a': [3j]}); print('numpy' in sys.modules)"
-    )
+    program = "import sys, counterfoil.render as r; r.render({1: {2}, 'a': [3j]}); print('numpy' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "False"
 
@@ -673,9 +667,7 @@ def test_a_block_and_a_list_or_tuple_of_blocks_alone_are_content_as_they_are():
 @law("1.1.plain-value")
 def test_a_block_inside_another_value_has_its_json_form():
     assert text_of(["see", Text("a")]) == '["see",{"type":"text","text":"a"}]'
-    assert json.loads(text_of({"i": Image(b"\xff")})) == {
-        "i": {"type": "image", "data": "/w==", "mime": "image/png"}
-    }
+    assert json.loads(text_of({"i": Image(b"\xff")})) == {"i": {"type": "image", "data": "/w==", "mime": "image/png"}}
 
 
 @law("1.2.resultSize")

@@ -253,9 +253,7 @@ KINDS: st.SearchStrategy[AuthorType] = st.sampled_from(["Human", "Agent", "Syste
 
 
 @given(KINDS, st.text(), st.text())
-def test_an_author_is_the_same_for_every_reader_and_has_a_uuid(
-    kind: AuthorType, name: str, tenant: str
-) -> None:
+def test_an_author_is_the_same_for_every_reader_and_has_a_uuid(kind: AuthorType, name: str, tenant: str) -> None:
     who = author(kind, name, tenant)
     assert who == author(kind, name, tenant)
     assert str(UUID(who.id)) == who.id

@@ -48,9 +48,7 @@ def turn_parts(turn: TurnEntry, run: RunState) -> list[Part]:
     parts: list[Part] = []
     if turn.head:
         who = participant(run, "Agent", "")
-        parts.append(
-            Message(turn.text, who, moment(turn.at), turn.sequence, turn.thread_id, turn.run_id, turn.step)
-        )
+        parts.append(Message(turn.text, who, moment(turn.at), turn.sequence, turn.thread_id, turn.run_id, turn.step))
     calls = [run.call_ids[c.call_id] for c in turn.calls]
     parts += [call_part(call) for call in calls]
     parts += [result_part(call, run) for call in calls if call.result is not None]

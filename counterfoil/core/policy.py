@@ -71,9 +71,7 @@ class Rule:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
-            raise DefinitionError(
-                f"a rule needs a name that is not empty, got {self.name!r:.80}; give it one"
-            )
+            raise DefinitionError(f"a rule needs a name that is not empty, got {self.name!r:.80}; give it one")
         if self.then not in VERDICT_NAMES:
             raise self._fault("then", "'allow', 'ask' or 'deny'", self.then)
         if not isinstance(self.tool, str) or not self.tool:
@@ -156,13 +154,9 @@ class RuleSet:
 
     def __post_init__(self) -> None:
         if self.default not in VERDICT_NAMES:
-            raise DefinitionError(
-                f"a policy's default must be 'allow', 'ask' or 'deny', got {self.default!r:.80}"
-            )
+            raise DefinitionError(f"a policy's default must be 'allow', 'ask' or 'deny', got {self.default!r:.80}")
         if not isinstance(self.repeat_block, bool):
-            raise DefinitionError(
-                f"a policy's repeat_block must be true or false, got {self.repeat_block!r:.80}"
-            )
+            raise DefinitionError(f"a policy's repeat_block must be true or false, got {self.repeat_block!r:.80}")
         names: set[str] = set()
         for rule in self.rules:
             if not isinstance(rule, Rule):

@@ -94,9 +94,7 @@ def strictest(verdicts: Iterable[Verdict], otherwise: Verdict) -> Verdict:
     return best
 
 
-def unmatched(
-    default: VerdictName, revision: str | None, *, read_only: bool, needs_approval: bool
-) -> Verdict:
+def unmatched(default: VerdictName, revision: str | None, *, read_only: bool, needs_approval: bool) -> Verdict:
     """The verdict where no rule matches.
 
     Allow for a ``read_only`` tool, and else the default; but ``needs_approval`` asks where that would allow.
