@@ -8,10 +8,7 @@ from pathlib import Path
 from counterfoil import Agent, Limits, ToolContext, ToolError, ToolResult, tool
 from counterfoil.testing import ScriptedModel, call, say
 
-HOSTILE = (
-    "\x1b]0;owned\x07\x1b[2J\x9b31m\u202eevil\u202c "
-    "[bold red]loud[/] \x00\x08\u200b你好 👩\u200d👩\u200d👧 end"
-)
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202eevil\u202c [bold red]loud[/] \x00\x08\u200b你好 👩\u200d👩\u200d👧 end"
 """A title, an erased screen, colours, a turned direction, markup, invisible and wide characters."""
 
 
@@ -124,3 +121,4 @@ blns = Agent(
     ScriptedModel([[call("naughty", index=index, id=f"n{index}") for index in range(65)], say("All said.")]),
     tools=[naughty],
 )
+no_model = Agent("no_model", "no-such-scheme:model")

@@ -86,11 +86,15 @@ def test_yes_approves_and_says_so_here_and_on_record() -> None:
     typed = type_("run", "tests.cli_desk:desk", "Refund W100", "--yes")
     assert typed.code == 0
     assert "approved by --yes: refund (call pay-1)" in typed.out
-    decisions = [
-        row["text"] for row in type_("show", "last", "--json").data["timeline"] if row["kind"] == "decision"
-    ]
+    decisions = [row["text"] for row in type_("show", "last", "--json").data["timeline"] if row["kind"] == "decision"]
     assert len(decisions) == 1
     assert "(--yes) approved refund" in decisions[0]
+
+
+def test_a_model_that_cannot_be_had_is_said_in_a_sentence() -> None:
+    typed = type_("run", "tests.cli_desk:no_model", "Hi")
+    assert typed.code == 1
+    assert "no model has the scheme 'no-such-scheme'" in " ".join(typed.out.split())
 
 
 def test_a_prompt_may_come_from_standard_input() -> None:
@@ -116,6 +120,11 @@ def test_a_chat_is_one_conversation() -> None:
     typed = type_("chat", "tests.cli_desk:echo", "--json", text="first\n\nsecond\n/exit\nnever\n")
     assert [run["answer"] for run in typed.data] == ["You said first", "You said second"]
     assert len({run["interactionId"] for run in typed.data}) == 1
+
+
+def test_a_chat_shows_no_more_than_calls_and_answers() -> None:
+    typed = type_("chat", "tests.cli_desk:echo", text="first\n")
+    assert typed.out == "\nYou said first\n"
 
 
 def test_a_chat_that_waits_for_a_person_ends_paused() -> None:
@@ -160,9 +169,7 @@ def test_what_waits_is_shown_with_its_exact_input() -> None:
 
 def test_an_edit_is_checked_by_the_agent_and_runs_in_place_of_the_input() -> None:
     run = run_of("desk")
-    refused = type_(
-        "approve", run, "--input", '{"order_id": "W100", "cents": "many"}', "--with", "tests.cli_desk:desk"
-    )
+    refused = type_("approve", run, "--input", '{"order_id": "W100", "cents": "many"}', "--with", "tests.cli_desk:desk")
     assert refused.code == 2
     assert "cents" in refused.err
     assert len(type_("approvals", run, "--json").data) == 1, "the call stays pending"
@@ -350,9 +357,7 @@ def test_verify_proves_a_store_and_finds_what_was_changed(folder: Path) -> None:
     assert type_("verify", "--head", "head.txt").code == 0, "a store that has grown since is well"
     assert type_("verify", "--head", "-", text=head.out).code == 0
     with sqlite3.connect(folder / "shop.db") as db:
-        db.execute(
-            "update entries set content = cast(replace(content, '500', '900') as blob) where kind = 'start'"
-        )
+        db.execute("update entries set content = cast(replace(content, '500', '900') as blob) where kind = 'start'")
     db.close()
     typed = type_("verify", "--head", "head.txt", "--json")
     assert typed.code == 1
@@ -397,11 +402,7 @@ def test_policy_test_says_what_a_policy_would_have_decided(folder: Path) -> None
         "never-w1": 1,
         None: 0,
     }
-    verdicts = {
-        (one["callId"], one["verdict"], one["rule"])
-        for one in typed.data["judged"]
-        if one["runId"] != limited
-    }
+    verdicts = {(one["callId"], one["verdict"], one["rule"]) for one in typed.data["judged"] if one["runId"] != limited}
     assert verdicts == {("look", "allow", None), ("pay-1", "allow", "small")}
     table = type_("policy", "test", "policy.toml", limited)
     assert "never-w1" in table.out
@@ -460,6 +461,7 @@ def test_erasing_takes_the_contents_and_leaves_the_proof() -> None:
         (["runs", "--limit", "none"], 2, "--limit"),
         (["show"], 2, "RUN"),
         (["show", "last"], 5, "no run"),
+        (["show", "01a22910-1537-7001-a32d-17dfd32522a8"], 5, "there is no run '01a22910-"),
         (["approve", "0", "--input", "{"], 2, "no JSON"),
         (["approve", "0", "--input", "[1]"], 2, "expected a JSON object"),
         (["frobnicate"], 2, "frobnicate"),
@@ -526,9 +528,7 @@ def _commands(command: Any, path: str = "") -> dict[str, Any]:
     if inner is None:
         return {path: command}
     return {
-        key: value
-        for name, one in inner.items()
-        for key, value in _commands(one, f"{path} {name}".strip()).items()
+        key: value for name, one in inner.items() for key, value in _commands(one, f"{path} {name}".strip()).items()
     }
 
 

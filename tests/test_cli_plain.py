@@ -20,9 +20,7 @@ HARMLESS = re.compile(
 
 def moves_or_hides(text: str) -> list[str]:
     """Controls, and marks of format: all that a terminal could obey, or a reader not see."""
-    return [
-        c for c in text if unicodedata.category(c) in {"Cc", "Cf", "Cs", "Zl", "Zp"} and not HARMLESS.match(c)
-    ]
+    return [c for c in text if unicodedata.category(c) in {"Cc", "Cf", "Cs", "Zl", "Zp"} and not HARMLESS.match(c)]
 
 
 @pytest.mark.parametrize(
@@ -76,9 +74,7 @@ def test_whatever_comes_can_be_printed(text: str) -> None:
     assert "\n" not in line(text)
 
 
-@given(
-    st.recursive(st.text() | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
-)
+@given(st.recursive(st.text() | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
 def test_an_input_is_shown_whole_with_nothing_hidden(value: object) -> None:
     shown = escaped(json.dumps(value, ensure_ascii=False))
     assert json.loads(shown) == value

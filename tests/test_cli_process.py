@@ -98,9 +98,7 @@ def test_after_a_crash_a_person_settles_the_call_whose_end_nobody_knows(typed: A
     assert code == 0
     (waiting,) = json.loads(done(typed("approvals", "--json"))[1])
     assert (waiting["kind"], waiting["toolName"]) == ("interrupted", "wait_for_file")
-    code, out, _ = done(
-        typed("settle", "last", "--result", "It went out.", "--with", "tests.cli_desk:waiting")
-    )
+    code, out, _ = done(typed("settle", "last", "--result", "It went out.", "--with", "tests.cli_desk:waiting"))
     assert code == 0
     assert out.endswith("It is done.\n")
     assert done(typed("verify"))[0] == 0
@@ -153,9 +151,7 @@ def test_hundreds_of_naughty_strings_reach_no_terminal(typed: Any) -> None:
     strings = {"NAUGHTY": str(folder / "data" / "hostile" / "blns.json")}
     screen = Screen()
     process = typed("run", "tests.cli_desk:blns", "Go", env=strings, **screen.streams())
-    text = screen.read_until(
-        "\nAll said."
-    )  # read on the way: a terminal takes some thousand bytes and no more
+    text = screen.read_until("\nAll said.")  # read on the way: a terminal takes some thousand bytes and no more
     assert process.wait(PATIENCE) == 0
     screen.rest()
     assert text.count("✓ ok") == 65

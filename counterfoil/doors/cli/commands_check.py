@@ -49,17 +49,14 @@ async def verify(
         typer.Option(
             "--head",
             metavar="[FILE]",
-            help="Compare with a head kept elsewhere: a file, - or the text. "
-            "With nothing behind it, print one.",
+            help="Compare with a head kept elsewhere: a file, - or the text. With nothing behind it, print one.",
         ),
     ] = None,
-    print_head: Annotated[
-        bool, typer.Option("--print-head", help="Print the head to keep elsewhere.")
-    ] = False,
+    print_head: Annotated[bool, typer.Option("--print-head", help="Print the head to keep elsewhere.")] = False,
 ) -> int:
-    """Prove the laws of the contract on the whole store, of all tenants.
+    """Prove the laws of the contract on the whole store.
 
-    A record proves itself only against a head that is kept elsewhere.
+    Of all tenants. A record proves itself only against a head that is kept elsewhere.
     """
     out = session.out
     heads = None if head is None else wiring.read_head(sys.stdin.read() if head == "-" else head)
@@ -90,11 +87,7 @@ async def verify(
 
 def _counts(found: Any) -> str:
     much = f"{counted(found.runs, 'run')}, {counted(found.calls, 'call')}, {counted(found.results, 'result')}"
-    extra = [
-        f"{number} {word}"
-        for number, word in ((found.kept, "kept apart"), (found.erased, "erased"))
-        if number
-    ]
+    extra = [f"{number} {word}" for number, word in ((found.kept, "kept apart"), (found.erased, "erased")) if number]
     return ", ".join([much, counted(found.entries, "entry", "entries"), *extra])
 
 
@@ -124,7 +117,7 @@ class _Counter:
 
 @command(app)
 async def doctor(session: Session) -> int:
-    """What this machine has and lacks for Counterfoil, and where each setting comes from."""
+    """What this machine has and lacks, and where settings come from."""
     checks = [*wiring.checks(), await _store_check(session)]
     settings = wiring.settings(session.store, session.whose)
     broken = any(check.state == "broken" for check in checks)
@@ -147,9 +140,7 @@ async def doctor(session: Session) -> int:
         [(marks[c.state], c.name, f"{c.found}; {c.do}" if c.do else c.found) for c in checks],
     )
     session.out.console.print()
-    print_table(
-        session.out.console, ("setting", "from", "value"), [(s.name, s.source, s.value) for s in settings]
-    )
+    print_table(session.out.console, ("setting", "from", "value"), [(s.name, s.source, s.value) for s in settings])
     return Code.FAILED if broken else Code.DONE
 
 
@@ -164,9 +155,7 @@ async def _store_check(session: Session) -> wiring.Check:
             newest = await runtime.runs(tenant=session.tenant, limit=1)
     except CounterfoilError as error:
         return wiring.Check("store", "broken", f"{url}: {error}", "name another store with --store URL")
-    return wiring.Check(
-        "store", "ok", f"{url}, {'with runs' if newest else 'no runs'} of tenant {session.tenant}"
-    )
+    return wiring.Check("store", "ok", f"{url}, {'with runs' if newest else 'no runs'} of tenant {session.tenant}")
 
 
 # ------------------------------------------------------------------------------------------------ demo
@@ -181,7 +170,7 @@ def demo(
         bool, typer.Option("--record", help="Record the small model's turns anew, for developers.")
     ] = False,
 ) -> int | None:
-    """Show the main job on real input: no key, no server, under two minutes."""
+    """Show the main job on real input: no key, no server."""
     try:
         module = importlib.import_module("counterfoil.doors.cli.demo")  # no other command needs it
     except ImportError as error:

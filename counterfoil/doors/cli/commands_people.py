@@ -27,7 +27,7 @@ CANCEL_SECONDS = 10.0
 
 _CALL = Annotated[
     str | None,
-    typer.Argument(metavar="[CALL]", help="A call's id or a unique beginning; the only one that waits."),
+    typer.Argument(metavar="CALL", help="A call's id or a unique beginning; the only one that waits."),
 ]
 _BY = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who decides; you unless given.")]
 _DIGEST = Annotated[
@@ -45,9 +45,9 @@ Decide = Callable[[Run, str], Awaitable[Approval]]
 @command(app)
 async def approvals(
     session: Session,
-    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="Of this run alone.")] = None,
+    run: Annotated[str | None, typer.Argument(metavar="RUN", help="Of this run alone.")] = None,
 ) -> int:
-    """What waits for a person, oldest first, each with its exact input."""
+    """What waits for a person, each with its exact input."""
     async with session.reader() as runtime:
         found = None if run is None else await find_run(session, runtime, run)
         waiting = await runtime.approvals(found.id if found else None, tenant=session.tenant)
@@ -71,15 +71,16 @@ async def approve(
     *,
     input: Annotated[  # the contract's own word
         str | None,
-        typer.Option(
-            "--input", metavar="JSON", help="Run with this input instead; needs --with, which checks it."
-        ),
+        typer.Option("--input", metavar="JSON", help="Run with this input instead; needs --with, which checks it."),
     ] = None,
     by: _BY = None,
     digest: _DIGEST = None,
     agent: _WITH = None,
 ) -> int:
-    """Let a call run, perhaps with an edited input. The first decision on a call counts, for ever."""
+    """Let a call run, perhaps with an edited input.
+
+    The first decision on a call counts, for ever.
+    """
     edited = None
     if input is not None:
         try:
@@ -108,14 +109,12 @@ async def reject(
     run: RunArgument,
     call: _CALL = None,
     *,
-    reason: Annotated[
-        str | None, typer.Option("--reason", metavar="TEXT", help="Why; the model reads it.")
-    ] = None,
+    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; the model reads it.")] = None,
     by: _BY = None,
     digest: _DIGEST = None,
     agent: _WITH = None,
 ) -> int:
-    """Refuse a call; the model reads that a person refused, and why."""
+    """Refuse a call; the model reads why."""
 
     async def decide(found: Run, call_id: str) -> Approval:
         return await found.reject(call_id, by=by or wiring.login(), reason=reason, digest=digest)
@@ -139,7 +138,7 @@ async def settle(
     by: _BY = None,
     agent: _WITH = None,
 ) -> int:
-    """Settle an interrupted call: run it again, or record what happened."""
+    """Settle an interrupted call: run it again, or record what was."""
     if rerun + (result is not None) + (failed is not None) != 1:
         raise Stop("expected one of --rerun, --result TEXT and --failed TEXT")
     known = None
@@ -149,14 +148,10 @@ async def settle(
     async def decide(found: Run, call_id: str) -> Approval:
         return await found.settle(call_id, by=by or wiring.login(), rerun=rerun, result=known)
 
-    return await _decided(
-        session, run, call, spec=agent, decide=decide, word="to run again" if rerun else "recorded"
-    )
+    return await _decided(session, run, call, spec=agent, decide=decide, word="to run again" if rerun else "recorded")
 
 
-async def _decided(
-    session: Session, run: str, call: str | None, *, spec: str | None, decide: Decide, word: str
-) -> int:
+async def _decided(session: Session, run: str, call: str | None, *, spec: str | None, decide: Decide, word: str) -> int:
     agents: list[Agent] = [] if spec is None else [load_agent(spec)]
     async with session.reader(agents) as runtime:
         found = await find_run(session, runtime, run)
@@ -191,7 +186,10 @@ async def cancel(
     reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why.")] = None,
     by: _BY = None,
 ) -> int:
-    """End a run: nothing new starts, bodies are told and waited for, every call gets its result."""
+    """End a run.
+
+    Nothing new starts, bodies are told and waited for, every call gets its result.
+    """
     async with session.reader() as runtime:
         found = await find_run(session, runtime, run)
         if found.status not in ("running", "paused", "cancelled"):
@@ -217,7 +215,10 @@ async def send(
     *,
     by: _BY = None,
 ) -> int:
-    """Send a message into a run; it is read when the batch that is under way is complete."""
+    """Send a message into a run.
+
+    It is read when the batch that is under way is complete.
+    """
     async with session.reader() as runtime:
         found = await find_run(session, runtime, run)
         open_ = await found.send(text, by=by or wiring.login())
@@ -243,7 +244,10 @@ async def erase(
     *,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask on the terminal.")] = False,
 ) -> int:
-    """Erase what people, models and tools wrote in an ended run. Digests stay; it cannot be undone."""
+    """Erase what was written in an ended run.
+
+    What people, models and tools wrote goes for ever; digests and sizes stay.
+    """
     async with session.reader() as runtime:
         found = await find_run(session, runtime, run)
         terminal = Terminal(session.out)

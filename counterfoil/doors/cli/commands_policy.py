@@ -78,7 +78,7 @@ async def policy_test(
     session: Session,
     file: Annotated[str, typer.Argument(metavar="FILE", help="A policy in TOML.")],
     run: Annotated[
-        list[str] | None, typer.Argument(metavar="[RUN …]", help="Of these runs; of all unless given.")
+        list[str] | None, typer.Argument(metavar="RUN …", help="Of these runs; of all unless given.")
     ] = None,
     *,
     agents: Annotated[
@@ -102,7 +102,7 @@ async def policy_test(
     skipped = 0
     async with session.reader() as runtime:
         for found in await _runs(session, runtime, run or []):
-            state = found._fold.record.runs[found.id]  # noqa: SLF001  # as view.of_run
+            state = found._fold.record.runs[found.id]  # as view.of_run
             for call in state.calls:
                 tool = tools.get(call.record.tool_name)
                 facts = _facts(found, state, call, tool)
@@ -115,9 +115,7 @@ async def policy_test(
     else:
         _print(session, policy, tallies, judged, skipped)
         if not tools and judged:
-            session.out.note(
-                "tools counted as unmarked; --agents MODULE says which are read_only", style="dim"
-            )
+            session.out.note("tools counted as unmarked; --agents MODULE says which are read_only", style="dim")
     return Code.DONE
 
 
@@ -189,9 +187,7 @@ async def _judge(
     )
 
 
-def _as_json(
-    policy: Policy, tallies: dict[str, Tally], judged: list[Judged], skipped: int
-) -> dict[str, JsonValue]:
+def _as_json(policy: Policy, tallies: dict[str, Tally], judged: list[Judged], skipped: int) -> dict[str, JsonValue]:
     return {
         "revision": policy.revision,
         "calls": len(judged),
@@ -209,9 +205,7 @@ def _as_json(
     }
 
 
-def _print(
-    session: Session, policy: Policy, tallies: dict[str, Tally], judged: list[Judged], skipped: int
-) -> None:
+def _print(session: Session, policy: Policy, tallies: dict[str, Tally], judged: list[Judged], skipped: int) -> None:
     console = session.out.console
     then = {rule.name: rule.then for rule in policy.rules} | {NO_RULE: policy.default}
     print_table(
@@ -234,9 +228,7 @@ def _print(
     console.print(Text(f"{len(judged)} calls, {len(differing)} differ from the record{unreadable}"))
     if differing:
         ids = short_ids([one.run_id for one in differing])
-        print_table(
-            console, ("run", "call", "tool", "recorded", "now", "by"), list(_differences(differing, ids))
-        )
+        print_table(console, ("run", "call", "tool", "recorded", "now", "by"), list(_differences(differing, ids)))
 
 
 def _differences(judged: list[Judged], ids: dict[str, str]) -> Iterator[tuple[str, ...]]:

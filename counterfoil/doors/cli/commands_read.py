@@ -44,7 +44,7 @@ async def show(
     *,
     full: Annotated[bool, typer.Option("--full", help="With each call's number, input and details.")] = False,
 ) -> int:
-    """The timeline of a run: a row each for messages, calls, decisions, pauses and the end."""
+    """The timeline of a run, and its answer."""
     async with session.reader() as runtime:
         found = await find_run(session, runtime, run)
         rows = await runtime.timeline(found.id, tenant=session.tenant)
@@ -71,18 +71,14 @@ async def runs(
     ] = None,
     agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Of this agent.")] = None,
     limit: _LIMIT = 50,
-    before: Annotated[
-        str | None, typer.Option("--before", metavar="RUN", help="Older than this run.")
-    ] = None,
+    before: Annotated[str | None, typer.Option("--before", metavar="RUN", help="Older than this run.")] = None,
 ) -> int:
     """Runs, newest first."""
     if status is not None and status not in STATUSES:
         raise Stop(f"--status: expected one of {', '.join(STATUSES)}, got {status!r:.80}")
     async with session.reader() as runtime:
         older = None if before is None else (await find_run(session, runtime, before)).id
-        rows = await runtime.runs(
-            tenant=session.tenant, status=status, agent=agent, limit=limit, before=older
-        )
+        rows = await runtime.runs(tenant=session.tenant, status=status, agent=agent, limit=limit, before=older)
     if session.json:
         session.out.data(
             [
@@ -120,15 +116,16 @@ async def runs(
 @command(app)
 async def errors(
     session: Session,
-    run: Annotated[
-        str | None, typer.Argument(metavar="[RUN]", help="Of this run, each report whole.")
-    ] = None,
+    run: Annotated[str | None, typer.Argument(metavar="RUN", help="Of this run, each report whole.")] = None,
     *,
     tool: Annotated[str | None, typer.Option("--tool", metavar="NAME", help="Of this tool.")] = None,
     code: Annotated[int | None, typer.Option("--code", metavar="N", help="With this code.")] = None,
     limit: _LIMIT = 50,
 ) -> int:
-    """Reports of failed calls, newest first; of one run with everything that is known."""
+    """Reports of failed calls, newest first.
+
+    Of one run each is shown whole, with everything that is known.
+    """
     async with session.reader() as runtime:
         found = None if run is None else await find_run(session, runtime, run)
         reports = await runtime.errors(
@@ -178,9 +175,7 @@ async def result(
     ],
     *,
     offset: Annotated[int, typer.Option("--offset", min=0, metavar="N", help="Characters to leave out.")] = 0,
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=0, metavar="N", help="Characters at most.")
-    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=0, metavar="N", help="Characters at most.")] = None,
 ) -> int:
     """A whole result, or a range of its characters.
 
@@ -189,9 +184,7 @@ async def result(
     async with session.reader() as runtime:
         found = await find_run(session, runtime, run)
         if session.json:
-            piece = await runtime.tool_result(
-                found.id, sequence, offset=offset, limit=limit, tenant=session.tenant
-            )
+            piece = await runtime.tool_result(found.id, sequence, offset=offset, limit=limit, tenant=session.tenant)
             session.out.data(
                 {
                     "runId": found.id,
@@ -216,9 +209,7 @@ async def _stream(
         size = CHUNK if limit is None else min(limit, CHUNK)
         piece = await runtime.tool_result(run_id, sequence, offset=offset, limit=size, tenant=session.tenant)
         if piece.erased_at is not None:
-            out.note(
-                f"the result was erased at {moment_text(piece.erased_at)} UTC; it had {piece.size} bytes"
-            )
+            out.note(f"the result was erased at {moment_text(piece.erased_at)} UTC; it had {piece.size} bytes")
             return Code.NOT_FOUND
         out.raw(block(piece.text) if out.terminal else piece.text)
         last = piece.text[-1:] or last

@@ -35,12 +35,8 @@ IDLE_SECONDS = 0.1
 _AGENT = Annotated[
     str, typer.Argument(metavar="MODULE:AGENT", help="A variable of a module that is found from this folder.")
 ]
-_USER = Annotated[
-    str | None, typer.Option("--user", metavar="NAME", help="On whose behalf; you unless given.")
-]
-_ROLE = Annotated[
-    list[str] | None, typer.Option("--role", metavar="NAME", help="A role of the user; repeatable.")
-]
+_USER = Annotated[str | None, typer.Option("--user", metavar="NAME", help="On whose behalf; you unless given.")]
+_ROLE = Annotated[list[str] | None, typer.Option("--role", metavar="NAME", help="A role of the user; repeatable.")]
 _YES = Annotated[bool, typer.Option("--yes", help="Approve every call that waits for approval, and say so.")]
 _INTERACTION = Annotated[
     str | None, typer.Option("--interaction", metavar="ID", help="Go on with an earlier conversation.")
@@ -51,9 +47,7 @@ _INTERACTION = Annotated[
 async def run_(
     session: Session,
     agent: _AGENT,
-    prompt: Annotated[
-        str, typer.Argument(metavar="PROMPT", help="The first message; - reads standard input.")
-    ],
+    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="The first message; - reads standard input.")],
     *,
     user: _USER = None,
     role: _ROLE = None,
@@ -71,12 +65,10 @@ async def run_(
     loaded = load_agent(agent)
     text = await _everything(terminal) if prompt == "-" else prompt
     async with session.writer([loaded]) as runtime:
-        run = await runtime.start(
-            loaded, text, caller=_caller(session, user, role), interaction=interaction, key=key
-        )
+        run = await runtime.start(loaded, text, caller=_caller(session, user, role), interaction=interaction, key=key)
         if not session.json:
             session.out.note(f"run {run.id}", style="dim")
-        with _told_on_interrupt(session, run.id, agent):
+        with _ToldOnInterrupt(session, run.id, agent):
             code = await drive(session, runtime, run, yes=yes, terminal=terminal)
         await print_end(session, run, agent)
         if session.json:
@@ -94,7 +86,10 @@ async def chat(
     interaction: _INTERACTION = None,
     yes: _YES = False,
 ) -> int:
-    """Talk with an agent: each line is a turn of one conversation, until Ctrl-D or /exit."""
+    """Talk with an agent: each line is a turn of one conversation.
+
+    Ctrl-D or /exit ends it.
+    """
     terminal = Terminal(session.out)
     loaded = load_agent(agent)
     caller = _caller(session, user, role)
@@ -107,8 +102,9 @@ async def chat(
                     continue
                 run = await runtime.start(loaded, text, caller=caller, interaction=interaction)
                 interaction = run.interaction_id
-                with _told_on_interrupt(session, run.id, agent):
-                    code = await drive(session, runtime, run, yes=yes, terminal=terminal)
+                with _ToldOnInterrupt(session, run.id, agent):
+                    follower = Follower(session, runtime, run, terse=True)
+                    code = await drive(session, runtime, run, yes=yes, terminal=terminal, follower=follower)
                 await print_end(session, run, agent)
                 if add is not None:
                     add(of_run(run))
@@ -123,25 +119,30 @@ async def chat(
 async def work(
     session: Session,
     modules: Annotated[
-        list[str] | None, typer.Argument(metavar="[MODULE …]", help="Modules with agents, or MODULE:AGENT.")
+        list[str] | None, typer.Argument(metavar="MODULE …", help="Modules with agents, or MODULE:AGENT.")
     ] = None,
     *,
-    once: Annotated[
-        bool, typer.Option("--once", help="End when nothing is left to do but for people.")
-    ] = False,
+    once: Annotated[bool, typer.Option("--once", help="End when nothing is left to do but for people.")] = False,
 ) -> int:
-    """Take up unfinished runs of the modules' agents, of all tenants, until Ctrl-C or SIGTERM.
+    """Take up unfinished runs of the modules' agents.
 
-    A run that is stopped by the end of the worker goes on in the next one.
+    Of all tenants, until Ctrl-C or SIGTERM. A run that is stopped by the end of the worker goes on in the next one.
     """
     if not modules:
         raise Stop("expected at least one module with agents; type counterfoil work MODULE")
     agents = list(dict.fromkeys(agent for spec in modules for agent in load_agents(spec)))
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    signals = (signal.SIGINT, signal.SIGTERM)
+
+    def end() -> None:
+        stop.set()
+        for number in signals:
+            loop.remove_signal_handler(number)  # a second one ends the process at once
+
+    for number in signals:
         with suppress(NotImplementedError):  # where a loop knows no signals, Ctrl-C still raises
-            loop.add_signal_handler(number, stop.set)
+            loop.add_signal_handler(number, end)
     runtime = wiring.open_runtime(session.store, agents)
     async with runtime:
         names = ", ".join(agent.name for agent in agents)
@@ -168,9 +169,10 @@ async def _idle(runtime: Runtime, agents: list[Agent]) -> None:
 
 @command(app)
 async def watch(session: Session, run: RunArgument) -> int:
-    """Show a run's timeline from its start and as it goes on, through pauses, until it ends.
+    """Show a run's timeline live, until it ends.
 
-    With --json, the events as one array, written as they come.
+    From its start and through pauses; the exit code says how it ended. With --json, the events as one array, written
+    as they come.
     """
     async with session.reader() as runtime:
         found = await find_run(session, runtime, run)
@@ -227,7 +229,7 @@ async def _everything(terminal: Terminal) -> str:
     return "\n".join(lines)
 
 
-class _told_on_interrupt:  # noqa: N801  # a context manager is used like a function
+class _ToldOnInterrupt:
     """After Ctrl-C, says that the run is on record and what to type."""
 
     def __init__(self, session: Session, run_id: str, spec: str) -> None:

@@ -14,6 +14,7 @@ from typer.core import TyperCommand
 
 from counterfoil.agent import Agent
 from counterfoil.core.approval import Approval
+from counterfoil.core.errors import NotFound
 from counterfoil.doors import wiring
 from counterfoil.doors.cli.errors import Code, Stop, guarded
 from counterfoil.doors.cli.output import Out
@@ -27,13 +28,15 @@ _STORE = Annotated[
     typer.Option("--store", metavar="URL", help="The store, such as sqlite:///shop.db.", show_default=False),
 ]
 _TENANT = Annotated[
-    str | None, typer.Option("--tenant", metavar="NAME", help="Whose records.", show_default="default")
+    str | None,
+    typer.Option("--tenant", metavar="NAME", help="Whose records; default unless given.", show_default=False),
 ]
 _JSON = Annotated[bool, typer.Option("--json", help="Print JSON alone on standard output.")]
 _DEBUG = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
-RunArgument = Annotated[
-    str, typer.Argument(metavar="RUN", help="A run's id, a unique beginning of it, or last.")
-]
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, a unique beginning of it, or last.")]
+
+_WHOLE_ID = 36
+"""Characters of a UUID."""
 
 PAGE = 200
 """Runs that are read at once in search of a beginning of an id."""
@@ -48,9 +51,7 @@ class Given:
     debug: bool = False
 
 
-def root_options(
-    ctx: typer.Context, store: _STORE = None, tenant: _TENANT = None, *, debug: _DEBUG = False
-) -> None:
+def root_options(ctx: typer.Context, store: _STORE = None, tenant: _TENANT = None, *, debug: _DEBUG = False) -> None:
     """Accountable tool calls for AI agents: every call gets exactly one result, on record.
 
     RUN is a run's id, a unique beginning of it, or the word last. CALL is a call's id or a unique beginning;
@@ -182,12 +183,15 @@ async def find_run(session: Session, runtime: Runtime, text: str) -> Run:
     Raises:
         Stop: there is none, or several begin so.
     """
+    if len(text) == _WHOLE_ID:
+        try:
+            return await runtime.get(text.lower(), tenant=session.tenant)
+        except NotFound:
+            raise _no_run(session, text) from None
     if text == "last":
         newest = await runtime.runs(limit=1, tenant=session.tenant)
         if not newest:
-            raise Stop(
-                "there is no run yet; `counterfoil run MODULE:AGENT PROMPT` starts one", Code.NOT_FOUND
-            )
+            raise Stop("there is no run yet; `counterfoil run MODULE:AGENT PROMPT` starts one", Code.NOT_FOUND)
         return await runtime.get(newest[0].run_id, tenant=session.tenant)
     found: list[str] = []
     before: str | None = None
@@ -200,10 +204,14 @@ async def find_run(session: Session, runtime: Runtime, text: str) -> Run:
     if text.lower() in found or len(found) == 1:
         return await runtime.get(text.lower() if text.lower() in found else found[0], tenant=session.tenant)
     if not found:
-        whose = "" if session.whose.source == "default" else f" of tenant {session.tenant}"
-        raise Stop(f"there is no run {text!r:.80}{whose}; `counterfoil runs` lists them", Code.NOT_FOUND)
+        raise _no_run(session, text)
     shown = ", ".join(found[:4])
     raise Stop(f"{len(found)} runs begin with {text!r:.80}, such as {shown}; type more of the id")
+
+
+def _no_run(session: Session, text: str) -> Stop:
+    whose = "" if session.whose.source == "default" else f" of tenant {session.tenant}"
+    return Stop(f"there is no run {text!r:.80}{whose}; `counterfoil runs` lists them", Code.NOT_FOUND)
 
 
 async def find_call(run: Run, text: str | None) -> str:
@@ -227,9 +235,7 @@ async def find_call(run: Run, text: str | None) -> str:
     if len(found) == 1:
         return found[0]
     if not found:
-        hint = (
-            f"; waiting: {_named(waiting)}" if waiting else f"; `counterfoil show {run.id}` lists its calls"
-        )
+        hint = f"; waiting: {_named(waiting)}" if waiting else f"; `counterfoil show {run.id}` lists its calls"
         raise Stop(f"run {run.id} has no call {text!r:.80}{hint}", Code.NOT_FOUND)
     raise Stop(f"{len(found)} calls of run {run.id} begin with {text!r:.80}; type more of the id")
 

@@ -2,9 +2,10 @@
 
 import asyncio
 import contextlib
+import logging
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 
 from counterfoil.core.errors import (
@@ -62,6 +63,31 @@ def code_of_status(status: str) -> Code:
     return _STATUS[status]
 
 
+class _OneLine(logging.Formatter):
+    """A message with the last line of its exception, made fit for a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        error = record.exc_info[1] if record.exc_info else None
+        told = f"{record.getMessage()}: {type(error).__name__}: {error}" if error else record.getMessage()
+        return f"counterfoil: {block(told)}"
+
+
+@contextlib.contextmanager
+def logged(*, debug: bool) -> Iterator[None]:
+    """What the library logs goes to standard error, without tracebacks unless they are asked for."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(logging.Formatter("counterfoil: %(message)s") if debug else _OneLine())
+    log = logging.getLogger("counterfoil")
+    before, log.propagate = log.propagate, False
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.propagate = before
+
+
 class Stop(Exception):
     """Ends the command with a sentence on standard error and a code.
 
@@ -83,7 +109,8 @@ def guarded(work: Callable[[], int | None], *, debug: bool) -> int:
         debug: print the traceback too.
     """
     try:
-        return int(work() or Code.DONE)
+        with logged(debug=debug):
+            return int(work() or Code.DONE)
     except (KeyboardInterrupt, asyncio.CancelledError):
         _tell("interrupted")
         return Code.INTERRUPTED

@@ -27,6 +27,9 @@ __all__ = ["Follower", "attended", "drive", "print_end"]
 LOOK_SECONDS = 0.1
 """How often a run that is driven here looks for what other processes put on record: a decision, a cancel."""
 
+_KNOWN = ("run", "message", "ended")
+"""Rows that a terse follower leaves out."""
+
 _OPEN_STATES = ("judged", "started")
 """A call in one of these has no row yet: it would be out of date when it is read."""
 
@@ -62,6 +65,8 @@ class Follower:
     run: Run
     after: int = 0
     """The newest entry that was shown."""
+    terse: bool = False
+    """Without what a person who types the messages knows: who began, what was said, how it ended."""
     printed: set[tuple[object, ...]] = field(default_factory=set)
 
     async def rows(self) -> None:
@@ -101,8 +106,12 @@ class Follower:
             rows = without_answer(rows)
         elif rows and rows[-1].kind == "turn":
             rows = rows[:-1]  # it may be the answer
-        open_ = [row for row in rows if row.kind == "call" and row.state in _OPEN_STATES]
-        return [row for row in rows if row not in open_ and _key(row) not in self.printed]
+        return [row for row in rows if not self._hidden(row) and _key(row) not in self.printed]
+
+    def _hidden(self, row: Row) -> bool:
+        if row.kind == "call":
+            return row.state in _OPEN_STATES
+        return self.terse and row.kind in _KNOWN
 
 
 def _key(row: Row) -> tuple[object, ...]:
@@ -158,9 +167,7 @@ async def _decide_all(session: Session, run: Run, *, yes: bool, terminal: Termin
         try:
             if approval.kind == "approval" and yes:
                 await run.approve(approval.call_id, by=f"{wiring.login()} (--yes)", digest=approval.digest)
-                session.out.say(
-                    f"approved by --yes: {line(approval.tool_name, 100)} (call {approval.call_id})"
-                )
+                session.out.say(f"approved by --yes: {line(approval.tool_name, 100)} (call {approval.call_id})")
                 moved = True
             elif terminal.attended:
                 moved = await _ask(session, run, approval, terminal) or moved
@@ -203,9 +210,7 @@ async def _edit(session: Session, run: Run, approval: Approval, terminal: Termin
     if not (text or "").strip():
         return False
     try:
-        await run.approve(
-            approval.call_id, by=wiring.login(), input=json_object(text or ""), digest=approval.digest
-        )
+        await run.approve(approval.call_id, by=wiring.login(), input=json_object(text or ""), digest=approval.digest)
     except (ValueError, InvalidInput) as error:
         session.out.note(str(error))
         return False
@@ -213,7 +218,7 @@ async def _edit(session: Session, run: Run, approval: Approval, terminal: Termin
 
 
 async def _ask_interrupted(session: Session, run: Run, approval: Approval, terminal: Terminal) -> bool:
-    from counterfoil.core.result import ToolResult  # noqa: PLC0415  # few runs get here
+    from counterfoil.core.result import ToolResult  # few runs get here
 
     by = wiring.login()
     while True:

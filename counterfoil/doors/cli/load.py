@@ -41,9 +41,7 @@ def load_agents(spec: str) -> list[Agent]:
         return [load_agent(spec)]
     known = _agents_of(_import(spec, spec))
     if not known:
-        raise Stop(
-            f"expected a module with agents, got {spec!r:.200}, which holds none; make one with Agent(…)"
-        )
+        raise Stop(f"expected a module with agents, got {spec!r:.200}, which holds none; make one with Agent(…)")
     return list(dict.fromkeys(known.values()))
 
 
@@ -77,9 +75,7 @@ def _broken(name: str, error: BaseException) -> Stop:
     if isinstance(error, SyntaxError) and error.filename:
         where = f"{error.filename}, line {error.lineno}"
         return Stop(f"the module {name!r} cannot be imported: {last} ({where}); mend it")
-    frames = [
-        f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen importlib")
-    ]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen importlib")]
     frames = [f for f in frames if f.filename not in (__file__, importlib.__file__)]
     if not frames:
         return Stop(f"the module {name!r} cannot be imported: {last}; mend it")

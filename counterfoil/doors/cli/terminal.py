@@ -54,7 +54,7 @@ def _input() -> int | None:
 async def _bytes_of(descriptor: int | None) -> bytes:
     """What standard input has next; empty at its end."""
     if descriptor is None:
-        return sys.stdin.readline().encode()
+        return b"" if sys.stdin is None else sys.stdin.readline().encode()
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
 

@@ -70,7 +70,7 @@ _STATUS_STYLE: Final = {
 
 def of_run(run: Run) -> dict[str, JsonValue]:
     """The run as JSON, as every door writes it."""
-    return run_json(run._fold.record, run.id, run.interaction_id)  # noqa: SLF001  # the fold is what a view is made of
+    return run_json(run._fold.record, run.id, run.interaction_id)  # the fold is what a view is made of
 
 
 def when(at: datetime, *, day: bool = False) -> str:
@@ -177,9 +177,7 @@ def _what(row: Row, *, full: bool) -> Text:
 def approval_lines(approval: Approval) -> RenderableType:
     """All that a person decides on: the tool, why it is asked, and the exact input with nothing hidden."""
     title = Text()
-    title.append(
-        {"approval": "approve? ", "interrupted": "interrupted: ", "question": "question: "}[approval.kind]
-    )
+    title.append({"approval": "approve? ", "interrupted": "interrupted: ", "question": "question: "}[approval.kind])
     title.append(line(approval.tool_name, 100), style="bold")
     title.append(f"  (call {line(approval.call_id, 100)}, run {line(approval.run_id, 100)})", style="dim")
     parts: list[RenderableType] = [title]
