@@ -22,7 +22,7 @@ from counterfoil.tool import Tool
 from counterfoil.toolcontext import ToolContext
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Env:
     """One run, as gateway and loop see it while it is driven."""
 
@@ -94,7 +94,7 @@ def _never() -> bool:
     return False
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Ready:
     """The gateway lets the call run."""
 
@@ -120,7 +120,7 @@ class Ready:
     """On the effects' clock: when the gateway began with the call, waits for a person taken off."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Asks:
     """A person must decide first."""
 
@@ -132,7 +132,7 @@ class Asks:
     """The approval that this one replaces."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Refused:
     """The call ends without a body."""
 
@@ -152,7 +152,7 @@ class Refused:
     """The report shows the raw input: the schema did not take it."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Finished:
     """A body has ended, or was given up."""
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
+from counterfoil.core.call import Offer
 from counterfoil.core.call_entries import ResultEntry
 from counterfoil.core.entries import MessageEntry, TurnEntry
 from counterfoil.core.jsontext import JsonValue, loads
@@ -18,17 +19,7 @@ StopReason: TypeAlias = Literal["end", "calls", "length", "refusal", "other"]
 """Why a turn ended. ``length``: cut off by its token limit; none of its calls runs (contract 2.1)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """A tool as a model is offered it."""
-
-    name: str
-    description: str
-    input_schema: dict[str, JsonValue]
-    """JSON Schema of the arguments: an object."""
-
-
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class ModelRequest:
     """What a model is asked. Everything in it is the model's half: no details, no narration, no other thread."""
 

@@ -7,7 +7,7 @@ import functools
 import hashlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakValueDictionary
 
 from counterfoil.builtin import read_result_tool
@@ -43,7 +43,9 @@ from counterfoil.pool import ThreadPool
 from counterfoil.registry import resolve
 from counterfoil.run import Fold, Run
 from counterfoil.store import Head, KeptRange, Lease, NewRun, ReportFilter, RunRow, Store
-from counterfoil.verify import Verification, verify
+
+if TYPE_CHECKING:
+    from counterfoil.verify import Verification
 
 log = logging.getLogger("counterfoil")
 
@@ -540,6 +542,8 @@ class Runtime:
         self, head: Sequence[Head] | None = None, progress: Callable[[int], None] | None = None
     ) -> Verification:
         """Prove the laws of the contract on the whole store."""
+        from counterfoil.verify import verify  # the laws are a tenth of the package; few programs check them
+
         self._check()
         return await verify(self.store, head=head, progress=progress)
 

@@ -8,10 +8,9 @@ from types import MethodType
 from typing import Any, Literal, cast, overload
 
 from counterfoil.arguments import ArgumentsSchema, SchemaError, check_name
+from counterfoil.core.call import Offer
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.crossing import check_importable
-from counterfoil.model import Offer
-from counterfoil.schema import FunctionSchema, inspect_function
 from counterfoil.toolcontext import ToolContext
 
 RESERVED_NAMES = frozenset({"read_result", "dispatch", "ask"})
@@ -169,6 +168,8 @@ class Tool:
                 )
 
     def _check_process(self) -> None:
+        from counterfoil.schema import FunctionSchema  # as in `_of_function`
+
         schema = self.schema
         if not isinstance(schema, FunctionSchema):
             raise SchemaError(f"{self.name}: isolation='process' needs a function, so that a child can import it")
@@ -222,6 +223,8 @@ def _of_function(
     if _is_method_to_be(fn):
         # In a class body the function is not bound yet; `self` is no argument of the tool.
         target = MethodType(fn, object())
+    from counterfoil.schema import inspect_function  # brings Pydantic; a process that only reads defines no tool
+
     schema = inspect_function(
         target, name=name, description=description, context_types=(ToolContext,), deps_marker=Deps
     )

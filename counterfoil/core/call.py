@@ -63,3 +63,13 @@ class Where:
     """0-based step of the run in which the model asked for the call."""
     index: int
     """0-based place in its batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A tool as a model is offered it."""
+
+    name: str
+    description: str
+    input_schema: dict[str, JsonValue]
+    """JSON Schema of the arguments: an object."""

@@ -15,7 +15,7 @@ from counterfoil.core.result import ToolResult
 from counterfoil.core.turn import AuthorType
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class CallEntry(Entry):
     """The head that entries about one call share: (run, step, index) is our key of it."""
 
@@ -28,7 +28,7 @@ class CallEntry(Entry):
         return {"step": self.step, "index": self.index, "callId": self.call_id, "toolName": self.tool_name}
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class StartEntry(CallEntry):
     """The intent to run a body: on record before it runs."""
 
@@ -67,7 +67,7 @@ class StartEntry(CallEntry):
         return self.effective if self.parsed is None else b"[" + self.parsed + b"," + self.effective + b"]"
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class WaitingEntry(CallEntry):
     """A call waits for a person."""
 
@@ -90,7 +90,7 @@ class WaitingEntry(CallEntry):
         return dumps(self.approval.to_json())
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class DecidedEntry(CallEntry):
     """What a person decided; binds the author, the time and the exact input."""
 
@@ -114,7 +114,7 @@ class DecidedEntry(CallEntry):
         return dumps([d.reason, None if d.input is None else d.input.decode(), d.value])
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ResultEntry(CallEntry):
     """How a call ended: exactly one for each call."""
 
@@ -170,14 +170,14 @@ class ResultEntry(CallEntry):
         return dumps([blocks, outcome_to_json(r.outcome), r.details, r.narration, self.replaced, parsed, *changed])
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class LateEntry(ResultEntry):
     """A result that came too late to count: logged beside the call, never in its place (contract 7.7)."""
 
     kind: ClassVar[str] = "late"
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class MemoEntry(CallEntry):
     """What a durable sub-step of a body returned."""
 

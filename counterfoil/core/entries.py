@@ -21,7 +21,7 @@ ERASED = "(erased)"
 """Stands in for every text whose content retention has erased."""
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Entry:
     """The head that all entries share."""
 
@@ -49,7 +49,7 @@ class Entry:
         return None
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class RunEntry(Entry):
     """A run begins."""
 
@@ -75,7 +75,7 @@ class RunEntry(Entry):
         }
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class MessageEntry(Entry):
     """A message that stands in the conversation."""
 
@@ -97,7 +97,7 @@ class MessageEntry(Entry):
         return dumps(self.text)
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class QueuedEntry(Entry):
     """A message that waits until the batch is complete (contract 5)."""
 
@@ -124,7 +124,7 @@ class CallRecord:
     """The tool was offered in this turn."""
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class TurnEntry(Entry):
     """What the model answered. Reserves numbers: its text (if any), each call, each result."""
 
@@ -174,7 +174,7 @@ class TurnEntry(Entry):
         return dumps([self.text, [c.raw for c in self.calls], self.reasoning])
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class PausedEntry(Entry):
     """The run waits for people: every call of the batch that needs nobody has its result."""
 
@@ -186,7 +186,7 @@ class PausedEntry(Entry):
         return {"endedRun": list(self.ended_run) if self.ended_run else None}
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class ResumedEntry(Entry):
     """The run goes on, after a pause or, with new limits, after a limit."""
 
@@ -197,7 +197,7 @@ class ResumedEntry(Entry):
         return {"limits": self.limits.to_json() if self.limits else None}
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class EndedEntry(Entry):
     """The run's end, and which rule ended it (contract 5)."""
 
@@ -224,7 +224,7 @@ class EndedEntry(Entry):
         return dumps([self.answer, self.output, self.reason])
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class CancelEntry(Entry):
     """The caller asked for the end."""
 

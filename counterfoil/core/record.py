@@ -28,7 +28,7 @@ from counterfoil.core.turn import NO_USAGE, Usage
 Item: TypeAlias = "MessageEntry | TurnEntry | ResultEntry"
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class CallState:
     """All that is on record about one call."""
 
@@ -76,7 +76,7 @@ class CallState:
         return "interrupted" if self.waiting.approval.kind == "interrupted" else "waiting"
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class RunState:
     """One run, folded."""
 
