@@ -6,7 +6,7 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from counterfoil.core import words
 from counterfoil.core.approval import Approval, ApprovalKind, input_digest
@@ -21,15 +21,13 @@ from counterfoil.core.report import ToolErrorReport
 from counterfoil.core.result import seal
 from counterfoil.core.turn import moment
 from counterfoil.core.verdict import Verdict
+from counterfoil.driver import Driver
 from counterfoil.ending import finish, make_report
 from counterfoil.env import Asks, Env, Finished, Ready, Refused
 from counterfoil.execute import Execution, ExecutionHooks
 from counterfoil.judge import cut_off, duplicates, fail, judge, out_of_budget, readmit, refuse, repeated
 from counterfoil.render import content_size
 from counterfoil.store import KeptText
-
-if TYPE_CHECKING:
-    from counterfoil.loop import Drive
 
 RETRY_SECONDS = 0.1
 """Back-off before the second attempt of a tool with retries; it doubles with each further one."""
@@ -38,7 +36,7 @@ RETRY_SECONDS = 0.1
 class Batch(ExecutionHooks):
     """One turn's calls while they are driven. What is decided but not yet on record lies in the outbox."""
 
-    def __init__(self, drive: Drive, env: Env, calls: list[CallState], *, fresh: bool = False) -> None:
+    def __init__(self, drive: Driver, env: Env, calls: list[CallState], *, fresh: bool = False) -> None:
         self.drive = drive
         self.env = env
         self.calls = calls
