@@ -7,6 +7,7 @@ from typing import Any
 
 from counterfoil import Agent, Caller, Hooks, Limits, Policy, Run, Runtime, Tool, ToolErrorReport
 from counterfoil.core.items import ToolResultPart
+from counterfoil.effects import REAL, Effects
 from counterfoil.testing import ScriptedModel, say
 from counterfoil.testing.models import SeenRequest, Turn
 
@@ -84,6 +85,7 @@ def go(
     caller: Caller | None = None,
     deps: Callable[[Caller], Any] | None = None,
     then: Callable[[Run], Awaitable[object]] | None = None,
+    effects: Effects = REAL,
 ) -> Ran:
     """Run an agent with these tools and turns, then `say("done")`; the record must hold to every law."""
     ran = Ran(ScriptedModel([*turns, say("done")]))
@@ -91,7 +93,7 @@ def go(
     agent = Agent("desk", ran.model, "Be brief.", tools, policy=policy, hooks=[*hooks, watch], limits=limits)
 
     async def main() -> None:
-        async with Runtime("memory://", agents=[agent], deps=deps) as runtime:
+        async with Runtime("memory://", agents=[agent], deps=deps, effects=effects) as runtime:
             ran._run = run = await runtime.start("desk", "Go.", caller=caller)
             await run.wait(SECONDS)
             if then is not None:

@@ -31,7 +31,7 @@ from counterfoil import (
     tool,
 )
 from counterfoil.ending import TimedOut
-from counterfoil.testing import ScriptedModel, call, say
+from counterfoil.testing import FrozenEffects, ScriptedModel, call, say
 from counterfoil.tool import Deps
 from tests import boundary_bodies as children
 from tests.boundary import SECONDS, Ran, go, until
@@ -465,6 +465,10 @@ def test_a_cancelled_error_of_the_body_s_own_is_its_failure_and_does_not_hang_th
     assert seen.reads[1] == "read a"
     assert seen.run.answer == "done"
     assert seen.report.code == 5000
+    if how != "cancels itself":
+        assert "in fails" in str(seen.stored[0].error.traceback) or "in in_thread" in str(
+            seen.stored[0].error.traceback
+        )
 
 
 @case("R097", "R094")
@@ -494,7 +498,7 @@ def test_after_success_failure_and_success_the_model_reads_three_results_and_no_
 def test_what_ends_a_program_ends_it_after_the_call_is_settled(error, kind, tmp_path):
     program = textwrap.dedent(f"""
         import asyncio
-        from counterfoil import Agent, Runtime, tool
+        from counterfoil import Agent, Limits, Runtime, tool
         from counterfoil.testing import ScriptedModel, call, say
 
         @tool
@@ -503,10 +507,12 @@ def test_what_ends_a_program_ends_it_after_the_call_is_settled(error, kind, tmp_
 
         @tool
         def other() -> str:
+            print("other ran")
             return "other"
 
         async def main():
-            agent = Agent("desk", ScriptedModel([[call("leaves"), call("other")], say("done")]), tools=[leaves, other])
+            model = ScriptedModel([[call("leaves"), call("other")], say("done")])
+            agent = Agent("desk", model, tools=[leaves, other], limits=Limits(concurrency=1))
             async with Runtime("sqlite:///{tmp_path}/shop.db", agents=[agent]) as runtime:
                 await (await runtime.start("desk", "Go.")).wait()
             print("went on")
@@ -515,7 +521,7 @@ def test_what_ends_a_program_ends_it_after_the_call_is_settled(error, kind, tmp_
     """)
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert ended.returncode in ((7,) if "Exit" in error else (-2, 130))
-    assert "went on" not in ended.stdout
+    assert ended.stdout == ""
     assert ("KeyboardInterrupt" in ended.stderr) == (error == "KeyboardInterrupt")
 
     async def read() -> None:
@@ -577,19 +583,21 @@ def test_a_time_out_is_tried_again_and_every_attempt_has_the_same_key_and_a_cloc
     assert len(set(keys)) == 1
 
 
-def test_an_attempt_holds_the_lock_of_its_call():
+def test_each_attempt_takes_the_lock_of_its_call_and_gives_it_back():
     events: list[str] = []
 
     @tool(read_only=True, retries=1, lock="shelf")
     async def counts(ctx: ToolContext[Any], who: str) -> str:
         events.append(f"{who} in")
-        await asyncio.sleep(0)
+        for _ in range(200 if who == "b" else 1):  # long enough for an attempt that waits for no lock
+            await asyncio.sleep(0)
         events.append(f"{who} out")
         if who == "a" and ctx.attempt == 1:
             raise ValueError
         return who
 
-    seen = go([counts], [call("counts", who="a"), call("counts", who="b")])
+    calls = [call("counts", who="a"), call("counts", who="b")]
+    seen = go([counts], calls, effects=FrozenEffects())
     assert seen.reads == ["a", "b"]
     assert events == ["a in", "a out", "b in", "b out", "a in", "a out"]
 
@@ -759,17 +767,24 @@ def test_extensions_of_context_and_result_reach_after_guards_and_nobody_else():
     def traced(ctx: ToolContext[Any]) -> ToolResult:
         ctx.extensions.add(Span("canary-ctx"))
         ctx.extensions.add(7)
-        return ToolResult.text("ok").with_extension("canary-text").with_details({"note": "canary-details"})
+        made = ToolResult.terminal("ok").with_extension("canary-text").with_narration("Traced")
+        return made.with_details({"note": "canary-details"})
 
     def guard(after: Any) -> None:
         extensions = after.result.extensions
-        found.append((extensions.get(Span).name, extensions.get(int), extensions.get(str)))
+        if after.tool.name == "traced":
+            found.append((extensions.get(Span).name, extensions.get(int), extensions.get(str)))
 
-    seen = go([traced], call("traced"), hooks=[Hooks(after_call=guard)])
+    @tool
+    def plain() -> str:
+        return "no vote"
+
+    seen = go([traced, plain], [call("traced"), call("plain")], hooks=[Hooks(after_call=guard)])
     assert found == [("canary-ctx", 7, "canary-text")]
     assert "canary" not in str(seen.model.requests[-1].messages)
-    assert "canary-text" not in seen.part.result.to_json()
-    assert seen.part.result.details == {"note": "canary-details"}
+    result = seen.results[0].result
+    assert "canary-text" not in result.to_json()
+    assert (result.details, result.terminate, result.narration) == ({"note": "canary-details"}, True, "Traced")
 
 
 tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="nobody")

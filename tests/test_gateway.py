@@ -106,6 +106,8 @@ def test_a_pointer_to_a_text_kept_apart_is_not_the_tool_s_to_make(way):
 @law("1.1.resealed", "1.1.Failed")
 def test_a_failure_of_the_tool_s_own_says_that_it_is_the_tool_s_whatever_it_claims():
     claims = ToolFailure(77, "m", retryable=True, origin="gateway", body="not_started", data=[1])
+    for claim in (ToolFailure(77, origin="gateway"), ToolFailure(77, body="unknown")):
+        assert returns(ToolResult((Text("It broke."),), Failed(claim))).failure == ToolFailure(77)
     seen = returns(ToolResult((Text("It broke."),), Failed(claims), {"d": 1}, terminate=True))
     assert seen.failure == ToolFailure(77, "m", retryable=True, origin="tool", body="ended", data=[1])
     assert (seen.read, seen.part.result.details) == ("It broke.", {"d": 1})

@@ -501,6 +501,7 @@ def test_a_rejection_says_that_a_person_refused_why_and_not_to_try_again(reason)
     seen = go([pay], call("pay"), then=reject)
     assert seen.outcome == Rejected(reason, "grace")
     assert "person refused" in seen.read
+    assert "Nothing ran" in seen.read
     assert (reason or "No reason was given.") in seen.read
     assert "Do not try the same call again" in seen.read
     assert (seen.part.rejected, seen.part.author.type, seen.part.author.name) == (True, "Human", "grace")
