@@ -268,6 +268,8 @@ class Batch(ExecutionHooks):
                     if alone:
                         return
                     continue
+            if not self.drive.slots.take(self.drive.wake):
+                return
             del self.ready[index]
             slots -= 1
             self._start(call, ready, now)
@@ -320,6 +322,7 @@ class Batch(ExecutionHooks):
 
     def _on_end(self, x: Execution) -> None:
         self.done.append(x)
+        self.drive.slots.give()
         self.drive.wake()
 
     async def gather(self) -> None:

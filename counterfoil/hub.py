@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -60,6 +61,32 @@ class Hub:
         for listener in self._listeners.get(run_id, ()):
             listener.live.append(event)
             listener.signal.set()
+
+
+class Slots:
+    """How many bodies of this process may run at once, over all its runs."""
+
+    __slots__ = ("_free", "_waiting")
+
+    def __init__(self, most: int) -> None:
+        self._free = most
+        self._waiting: list[Callable[[], None]] = []
+
+    def take(self, wake: Callable[[], None]) -> bool:
+        """Take one; where there is none, ``wake`` is called when there may be."""
+        if self._free > 0:
+            self._free -= 1
+            return True
+        self._waiting.append(wake)
+        return False
+
+    def give(self) -> None:
+        """Give one back."""
+        self._free += 1
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            for wake in waiting:
+                wake()
 
 
 class Holder(Protocol):

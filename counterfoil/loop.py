@@ -36,7 +36,7 @@ from counterfoil.ending import finish
 from counterfoil.env import Env, bounded
 from counterfoil.execute import Execution
 from counterfoil.hooks import AfterModel, BeforeModel, HookList
-from counterfoil.hub import Hub, Locks
+from counterfoil.hub import Hub, Locks, Slots
 from counterfoil.judge import needs_time
 from counterfoil.model import CallDelta, Model, ModelCall, ModelRequest, ModelTurn, ReasoningDelta, TextDelta
 from counterfoil.policy import Policy
@@ -95,7 +95,7 @@ class Drive:
 
     def __init__(
         self, agent: Driven, lease: Lease, record: Record, *, store: Store, effects: Effects, pool: ThreadPool,
-        hub: Hub, locks: Locks, hooks: HookList, deps: Callable[[], object] | None,
+        hub: Hub, locks: Locks, slots: Slots, hooks: HookList, deps: Callable[[], object] | None,
         builtin: Callable[[Drive], Tool],
     ) -> None:  # fmt: skip  # rows by what belongs together
         self.agent = agent
@@ -106,6 +106,7 @@ class Drive:
         self.effects = effects
         self.hub = hub
         self.locks = locks
+        self.slots = slots
         self.hooks = hooks
         self.builtin = builtin
         head = cast("RunEntry", self.run.head)
@@ -349,6 +350,8 @@ class Drive:
         batch = self.batch
         if batch is None:
             return
+        for _ in batch.starting:
+            self.slots.give()  # their starts did not come to be on record
         flights = list(batch.flights.values())
         for flight in flights:
             flight.tell("abandon")

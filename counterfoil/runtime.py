@@ -26,7 +26,7 @@ from counterfoil.core.entries import (
 from counterfoil.core.errors import Conflict, DefinitionError, Fenced, NotFound, NotPending, UsageError
 from counterfoil.core.events import Event
 from counterfoil.core.jsontext import JsonValue, clean_text, dumps
-from counterfoil.core.limits import DEFAULT_LIMITS, Limits
+from counterfoil.core.limits import DEFAULT_LIMITS, PROCESS_CONCURRENCY, Limits
 from counterfoil.core.record import Record
 from counterfoil.core.report import ToolErrorReport
 from counterfoil.core.result import ToolResult
@@ -36,7 +36,7 @@ from counterfoil.decide import check_edit
 from counterfoil.effects import REAL, Effects
 from counterfoil.follow import follow
 from counterfoil.hooks import Hooks, join_hooks
-from counterfoil.hub import Hub, Locks
+from counterfoil.hub import Hub, Locks, Slots
 from counterfoil.loop import Drive, Driven
 from counterfoil.owners import alive, leave, this_process
 from counterfoil.pool import ThreadPool
@@ -94,6 +94,7 @@ class Runtime:
         deps: a function of the Caller, called again on every resume; its value is ``ToolContext.deps``.
         dispatch: who drives a runnable run: ``inline``, this process.
         pool: the name of the pool whose runs it takes up.
+        concurrency: bodies that it runs at once, over all its runs.
 
     Raises:
         DefinitionError: the url is not understood, or two agents have one name.
@@ -102,7 +103,7 @@ class Runtime:
     def __init__(
         self, url: str = "memory://", *, agents: Iterable[Any] = (), hooks: Hooks | Sequence[Hooks] | None = None,
         limits: Limits | None = None, deps: Callable[[Caller], Any] | None = None, dispatch: str = "inline",
-        pool: str = "default", effects: Effects = REAL, store: Store | None = None,
+        pool: str = "default", concurrency: int = PROCESS_CONCURRENCY, effects: Effects = REAL, store: Store | None = None,
     ) -> None:  # fmt: skip  # rows by what belongs together
         if dispatch != "inline":
             raise DefinitionError(f"dispatch {dispatch!r} is not known; this version has 'inline'")
@@ -117,6 +118,7 @@ class Runtime:
         self.effects = effects
         self.store: Store = store if store is not None else resolve("store", url.partition("://")[0])(url)
         self.hub = Hub()
+        self.slots = Slots(concurrency)
         self._open = False
         self._drives: dict[str, Drive] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -305,7 +307,7 @@ class Runtime:
         make = None if deps is None else functools.lru_cache(maxsize=1)(functools.partial(deps, caller))
         drive = Drive(
             cast("Driven", agent), lease, fold.record, store=self.store, effects=self.effects, pool=shared_pool(),
-            hub=self.hub, locks=self.locks, hooks=join_hooks(self.hooks, getattr(agent, "hooks", None)), deps=make,
+            hub=self.hub, locks=self.locks, slots=self.slots, hooks=join_hooks(self.hooks, getattr(agent, "hooks", None)), deps=make,
             builtin=_builtin,
         )  # fmt: skip  # rows by what belongs together
         fold.error = None

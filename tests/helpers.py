@@ -61,9 +61,7 @@ async def content(runtime: Runtime) -> None:
     assert not found.problems, [p.message for p in found.problems]
 
 
-def agent(
-    turns: Sequence[Any] = (), *tools: Tool | Callable[..., Any], name: str = "desk", **options: Any
-) -> Agent:
+def agent(turns: Sequence[Any] = (), *tools: Tool | Callable[..., Any], name: str = "desk", **options: Any) -> Agent:
     """An agent whose model plays these turns."""
     return Agent(name, model=ScriptedModel(turns), tools=tools, **options)
 
@@ -103,6 +101,19 @@ async def the_approval(run: Run, call_id: str | None = None) -> Approval:
 async def until(true: Callable[[], object]) -> None:
     """Give the event loop turns until something is so."""
     while not true():
+        await asyncio.sleep(0.001)
+
+
+async def arrives(run: Run, status: str) -> Run:
+    """Wait until a run has a status, whoever drives it."""
+    while (await run.wait()).status != status:
+        await asyncio.sleep(0.001)
+    return run
+
+
+async def so(true: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    """As `until`, of what has to be awaited."""
+    while not await true():
         await asyncio.sleep(0.001)
 
 

@@ -212,9 +212,7 @@ def test_calls_of_a_batch_run_at_once_within_the_concurrency(place):
     async def main():
         gate = Gate()
         names = [f"w{i}" for i in range(7)]
-        desk = agent(
-            [[call("work", at=n) for n in names], say("done")], gate.tool(), limits=Limits(concurrency=3)
-        )
+        desk = agent([[call("work", at=n) for n in names], say("done")], gate.tool(), limits=Limits(concurrency=3))
         async with place.open(desk) as runtime:
             run = await runtime.start("desk", "go")
             await gate.began("w0", "w1", "w2")
@@ -393,9 +391,7 @@ def test_what_is_offered_is_fixed_for_a_turn(place):
             assert codes(run) == {"one": None, "two": ErrorCode.NOT_OFFERED, "three": ErrorCode.UNKNOWN_TOOL}
             assert "sometimes" not in told(desk)["three"]  # a tool that is not offered is not named
             first, again = [
-                e.offered
-                for e in await runtime.store.entries(run.tenant, run.interaction_id)
-                if e.kind == "turn"
+                e.offered for e in await runtime.store.entries(run.tenant, run.interaction_id) if e.kind == "turn"
             ][:2]
             assert len(first) == 64
             assert first != again

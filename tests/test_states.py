@@ -226,9 +226,7 @@ def test_an_answer_that_does_not_have_the_form_goes_back_to_the_model(place):
 @both
 @law("5.answer", "5.limit")
 def test_mending_an_answer_stays_within_the_limits(place):
-    desk = agent(
-        [say("no"), say("no"), say("no"), say("no")], output_type=Sum, limits=Limits(consecutive_failures=3)
-    )
+    desk = agent([say("no"), say("no"), say("no"), say("no")], output_type=Sum, limits=Limits(consecutive_failures=3))
 
     async def main():
         async with place.open(desk) as runtime:
@@ -272,9 +270,7 @@ def test_the_limit_of_steps(place):
 @law("5.limit", "3.4290")
 def test_the_limit_of_calls_refuses_those_beyond_it(place):
     count, seen = counted()
-    desk = agent(
-        [[call("count", n=i, id=f"c{i}") for i in range(4)], say("never")], count, limits=Limits(calls=2)
-    )
+    desk = agent([[call("count", n=i, id=f"c{i}") for i in range(4)], say("never")], count, limits=Limits(calls=2))
 
     async def main():
         async with place.open(desk) as runtime:

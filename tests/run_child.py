@@ -1,0 +1,128 @@
+"""One process of the tests that need two on one file.
+
+    python -m tests.run_child STORE EFFECTS TASK [ARGUMENT …]
+
+It writes lines to EFFECTS, as the world would see them, and reads a line from its input before it does anything that
+must come at the same time as in another process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from counterfoil import Agent, DecisionConflict, NotPending, Runtime, ToolContext, tool
+from counterfoil.testing import ScriptedModel, call, say
+
+EFFECTS = ""
+
+
+def effect(line: str) -> None:
+    """What the world sees."""
+    with Path(EFFECTS).open("a", encoding="utf-8") as f:
+        f.write(line + "\n")
+        f.flush()
+        os.fsync(f.fileno())
+
+
+def ready() -> None:
+    """Say so, and wait for the word."""
+    print("ready", flush=True)
+    sys.stdin.readline()
+
+
+@tool(needs_approval=True)
+async def pay(ctx: ToolContext, n: int) -> str:
+    """Pay."""
+    effect(f"pay {n} {ctx.caller.tenant} {ctx.caller.user} {ctx.deps} {os.getpid()}")
+    return f"paid {n}"
+
+
+@tool
+async def hang(ctx: ToolContext, n: int = 0) -> str:
+    """Begin, and never end while EFFECTS has no line `end`."""
+    effect(f"hang {n} attempt {ctx.attempt}")
+    while "end" not in Path(EFFECTS).read_text(encoding="utf-8").splitlines():  # noqa: ASYNC240  # a test's child
+        await asyncio.sleep(0.005)
+    return f"hung {n}"
+
+
+@tool(lock="till:{till}")
+async def locked(till: str, n: int) -> str:
+    """Hold the till for some turns of the loop."""
+    effect(f"+ {till} {n}")
+    for _ in range(5):
+        await asyncio.sleep(0.002)
+    effect(f"- {till} {n}")
+    return f"{till} {n}"
+
+
+@tool(lock="till:{till}")
+async def keep(till: str) -> str:
+    """Hold the till until the process dies."""
+    effect(f"+ {till}")
+    await asyncio.Event().wait()
+    return "never"
+
+
+def agents() -> list[Agent]:
+    """The agents of these tests."""
+    tools = [pay, hang, locked, keep]
+    return [
+        Agent(
+            "payer",
+            model=ScriptedModel([[call("pay", n=1, id="a"), call("pay", n=2, id="b")], say("done")]),
+            tools=tools,
+        ),
+        Agent("hanger", model=ScriptedModel([[call("hang", id="h")], say("done")]), tools=tools),
+        Agent(
+            "teller",
+            model=ScriptedModel([[call("locked", till="x", n=i) for i in range(6)], say("done")]),
+            tools=tools,
+        ),
+        Agent("keeper", model=ScriptedModel([[call("keep", till="x")], say("done")]), tools=tools),
+    ]
+
+
+def deps(caller: object) -> str:
+    """Made anew by each process."""
+    return f"deps-{os.getpid()}"
+
+
+async def drive(runtime: Runtime, agent: str) -> None:
+    """Start a run of an agent and bring it to its end or pause."""
+    ready()
+    run = await runtime.start(agent, "go")
+    await run.wait()
+    print(run.status, run.id, flush=True)
+
+
+async def approve(runtime: Runtime, run_id: str, *call_ids: str) -> None:
+    """Approve calls, and drive on."""
+    run = await runtime.get(run_id)
+    ready()
+    answers = []
+    for call_id in call_ids:
+        try:
+            await run.approve(call_id, by=str(os.getpid()))
+        except (DecisionConflict, NotPending) as e:
+            answers.append(type(e).__name__)
+        else:
+            answers.append("taken")
+    while run.status in ("paused", "running"):
+        await run.wait()
+        await asyncio.sleep(0.005)
+    print(run.status, *answers, flush=True)
+
+
+async def main(url: str, task: str, *arguments: str) -> None:
+    """Do the task."""
+    async with Runtime(url, agents=agents(), deps=deps) as runtime:
+        await {"drive": drive, "approve": approve}[task](runtime, *arguments)
+
+
+if __name__ == "__main__":
+    EFFECTS = sys.argv[2]
+    asyncio.run(main(sys.argv[1], *sys.argv[3:]))
