@@ -30,6 +30,7 @@ from counterfoil import (
     ToolResult,
     tool,
 )
+from counterfoil.adapters.stores.memory import MemoryStore
 from counterfoil.ending import TimedOut
 from counterfoil.testing import FrozenEffects, ScriptedModel, call, say
 from counterfoil.tool import Deps
@@ -532,8 +533,53 @@ def test_what_ends_a_program_ends_it_after_the_call_is_settled(error, kind, tmp_
             assert part.error_code == 5000
             assert f"leaves failed with {error.partition('(')[0]}" in part.result.model_output
             assert [r.code for r in await run.errors()] == [5000]
+            assert [c.state for c in run.calls] == ["settled", "judged"]  # nothing was begun any more
 
     asyncio.run(read())
+
+
+@law("4.exit", "3.5002")
+def test_an_after_guard_that_ends_the_program_ends_it_after_the_call_is_settled():
+    def leaves(_: object) -> None:
+        raise SystemExit(7)
+
+    store = MemoryStore()
+    agent = Agent("desk", ScriptedModel([call("sync", word="a"), say("done")]), tools=[sync])
+
+    async def main() -> None:
+        async with Runtime(agents=[agent], hooks=Hooks(after_call=leaves), store=store) as runtime:
+            await (await runtime.start("desk", "Go.")).wait(SECONDS)
+
+    async def read() -> None:
+        async with Runtime(store=store) as runtime:
+            (row,) = await runtime.runs()
+            run = await runtime.get(row.run_id)
+            assert [p.error_code for p in run.results] == [5000]
+            assert "read a" not in run.results[0].result.model_output
+
+    with pytest.raises(SystemExit):
+        asyncio.run(main())
+    asyncio.run(read())
+
+
+@law("3.4080")
+def test_a_guard_that_takes_its_time_over_a_time_out_sees_it_once(monkeypatch):
+    monkeypatch.setattr("counterfoil.execute.TELL_SECONDS", 0.01)
+    seen_by: list[str] = []
+
+    @tool(timeout=0.02)
+    async def hangs() -> None:
+        await asyncio.Event().wait()
+
+    async def guard(after: Any) -> None:
+        seen_by.append(after.result.model_output)
+        later = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.05, later.set)  # after the moment in which a body must stop
+        await later.wait()
+
+    seen = go([hangs], call("hangs"), hooks=[Hooks(after_call=guard)])
+    check_timed_out(seen, may_run=False)
+    assert len(seen_by) == 1
 
 
 # ---------------------------------------------------------------------------------------------- attempts

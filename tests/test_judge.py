@@ -427,13 +427,17 @@ REFUSALS = {
     "denied": {"policy": Policy([Rule("no", "deny")])},
     "not to be judged": {"policy": Policy([Rule("no", "deny", when="input.nothing")])},
     "limited": {"limits": Limits(calls=0)},
+    "passed over": {"skips": True},
 }
 
 
 @law("3.no-rewrite")
 @pytest.mark.parametrize("options", REFUSALS.values(), ids=REFUSALS)
 def test_both_versions_of_a_changed_input_stay_on_record_also_when_the_call_is_refused(options):
-    seen = go([look], call("look", word="a"), hooks=guards(lambda _: Change(input={"word": "b"})), **options)
+    options = dict(options)
+    more = [lambda _: Skip("no")] if options.pop("skips", False) else []
+    hooks = guards(lambda _: Change(input={"word": "b"}), *more)
+    seen = go([look], call("look", word="a"), hooks=hooks, **options)
     part = seen.run.calls[0]
     assert (part.input, part.effective_input) == ({"word": "a", "times": 1}, {"word": "b", "times": 1})
     assert all(r.input == {"word": "b", "times": 1} for r in seen.handled)
@@ -506,6 +510,27 @@ def test_a_rejection_says_that_a_person_refused_why_and_not_to_try_again(reason)
     assert "Do not try the same call again" in seen.read
     assert (seen.part.rejected, seen.part.author.type, seen.part.author.name) == (True, "Human", "grace")
     assert (ran, seen.handled, seen.stored) == ([], [], [])
+
+
+@law("4.rejection")
+def test_with_repeat_block_the_very_call_that_a_person_refused_is_refused_and_another_is_asked_for():
+    @tool
+    def pay(cents: int) -> str:
+        ran.append(cents)
+        return "paid"
+
+    async def decide(run: Run) -> None:
+        await run.reject(run.calls[0].call_id, by="grace")
+        await run.wait(60)
+        assert [a.effective_input for a in await run.approvals()] == [{"cents": 6}]
+        await run.approve(run.calls[2].call_id, by="grace")
+
+    turns = [call("pay", cents=5)], [call("pay", cents=5), call("pay", cents=6)]
+    seen = go([pay], *turns, policy=Policy([Rule("ask", "ask")], repeat_block=True), then=decide)
+    assert ran == [6]
+    assert seen.results[1].result.outcome == Denied("policy", "repeat_block", "a person refused this very call before")
+    assert "Do not try it again" in seen.reads[1]
+    assert "Nothing ran" in seen.reads[1]
 
 
 @case("R088")
