@@ -156,7 +156,7 @@ def event_of(entry: Entry, run: RunState) -> Event | None:
         case DecidedEntry():
             return Decided(*head, entry.call_id, entry.tool_name, entry.decision)
         case PausedEntry():
-            return RunPaused(*head, tuple(c.record.call_id for c in run.batch if c.pending))
+            return RunPaused(*head, _waiting_at(entry, run))
         case ResumedEntry():
             return RunResumed(*head)
         case EndedEntry():
@@ -165,3 +165,17 @@ def event_of(entry: Entry, run: RunState) -> Event | None:
             return RunStarted(*head, entry.agent)
         case _:
             return None
+
+
+def _waiting_at(pause: PausedEntry, run: RunState) -> tuple[str, ...]:
+    """The calls that waited at a pause, in the order of asking, however far the run is folded by now."""
+    waiting: dict[str, None] = {}
+    for entry in run.log:
+        if entry.entry >= pause.entry:
+            break
+        if isinstance(entry, WaitingEntry):
+            waiting[entry.call_id] = None
+        elif isinstance(entry, DecidedEntry):
+            waiting.pop(entry.call_id, None)
+    results = {call_id: run.call_ids[call_id].result for call_id in waiting}
+    return tuple(i for i, result in results.items() if result is None or result.entry > pause.entry)

@@ -1,0 +1,195 @@
+"""Agent: what a run is driven with (api.md, Agent)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from counterfoil import Agent, Caller, Hooks, Limits, Policy, RunEnded, ToolContext, tool
+from counterfoil.core.errors import DefinitionError, ModelError
+from counterfoil.testing import ScriptedModel, call, say
+from tests.helpers import agent, broken, counted, fine, go, outcomes, requests, told
+from tests.marks import case, law
+
+
+@law("5.answer")
+def test_run_gives_the_finished_run():
+    desk = agent([[call("fine", n=1, id="f")], say("done")], fine, instructions="Be brief.")
+
+    async def main():
+        run = await desk.run("go", caller=Caller(user="ada"))
+        assert (run.status, run.answer, outcomes(run)) == ("completed", "done", {"f": "Succeeded"})
+        assert requests(desk)[0][0] == {"role": "system", "content": "Be brief."}
+        assert desk.model.requests[0].tools[0]["name"] == "fine"
+
+    go(main())
+
+
+@law("7.1")
+@case("R082")
+def test_run_gives_a_paused_run_that_goes_on_after_its_decisions():
+    pay, seen = counted("pay", needs_approval=True)
+    desk = agent([[call("pay", n=1, id="a"), call("pay", n=2, id="b")], say("done")], pay)
+
+    async def main():
+        run = await desk.run("go", deps="the bank", approvals="one-by-one")
+        assert run.status == "paused"
+        for call_id in ("a", "b"):
+            assert [a.call_id for a in await run.approvals()] == [call_id]
+            await run.approve(call_id, by="grace")
+            await run.wait()
+        assert run.answer == "done"
+        assert [x["deps"] for x in seen] == ["the bank", "the bank"]
+
+    go(main())
+
+
+def test_run_sync_needs_no_event_loop():
+    run = agent([[call("fine")], say("done")], fine).run_sync("go", limits=Limits(steps=9))
+    assert (run.status, run.answer) == ("completed", "done")
+
+
+def test_many_runs_of_one_agent_at_once_do_not_mix():
+    @tool
+    async def echo(ctx: ToolContext, n: int) -> str:
+        """Give it back."""
+        await asyncio.sleep(0)
+        return f"{ctx.caller.user} {n}"
+
+    def answer(request):
+        return say(request.messages[-1]["content"])
+
+    desk = agent([lambda request: call("echo", n=len(request.messages[0]["content"])), answer], echo)
+
+    async def main():
+        runs = await asyncio.gather(*(desk.run("x" * n, caller=Caller(user=f"u{n}")) for n in range(1, 21)))
+        assert [r.answer for r in runs] == [f"u{n} {n}" for n in range(1, 21)]
+
+    go(main())
+
+
+def test_stream_gives_events_until_the_end():
+    async def main():
+        events = [e async for e in agent([[call("fine")], say("done")], fine).stream("go")]
+        assert isinstance(events[-1], RunEnded)
+        assert events[-1].answer == "done"
+
+    go(main())
+
+
+def test_instructions_may_be_a_function_of_the_context():
+    def by_user(ctx):
+        return f"You help {ctx.caller.user}."
+
+    async def later():
+        return "You help."
+
+    async def main():
+        for instructions, text in ((by_user, "You help ada."), (later, "You help."), (None, None)):
+            desk = agent([say("done")], instructions=instructions)
+            await desk.run("go", caller=Caller(user="ada"))
+            system = [m["content"] for m in requests(desk)[0] if m["role"] == "system"]
+            assert system == ([text] if text else [])
+
+    go(main())
+
+
+@law("5.answer")
+@pytest.mark.parametrize(
+    ("kind", "text", "output"),
+    [
+        (int, "7", 7),
+        (list[str], '["a"]', ["a"]),
+        (str, "plain {", "plain {"),
+        (dict[str, float], '{"x": 1}', {"x": 1.0}),
+    ],
+)
+def test_output_types_of_many_kinds(kind, text, output):
+    run = agent([say(text)], output_type=kind).run_sync("go")
+    assert run.output == output
+    assert run.answer == text
+
+
+@law("3.no-rewrite", "4.tool-error")
+def test_hooks_of_runtime_and_agent_both_count():
+    seen = []
+    desk = agent(
+        [[call("broken", id="b")], say("done")], broken, hooks=Hooks(on_tool_error=lambda r: seen.append("agent"))
+    )
+
+    async def main():
+        await desk.run("go", hooks=Hooks(on_tool_error=lambda r: seen.append("run")))
+        assert seen == ["run", "agent"]
+        assert "ValueError" in told(desk)["b"]
+
+    go(main())
+
+
+@law("5.error")
+def test_guards_of_request_and_turn_fail_the_run_when_they_raise():
+    def no(_):
+        raise PermissionError("not this model")
+
+    for hooks in (Hooks(before_model=no), Hooks(after_model=no)):
+        run = agent([say("never")], hooks=hooks).run_sync("go")
+        assert (run.status, run.ended_by) == ("failed", "error")
+        assert "not this model" in run.reason
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": " ", "model": ScriptedModel([])}, "name"),
+        ({"name": "a"}, "no model"),
+        ({"name": "a", "model": object()}, "respond"),
+        ({"name": "a", "model": ScriptedModel([]), "policy": "strict.toml"}, "Policy"),
+        ({"name": "a", "model": ScriptedModel([]), "tools": [fine, fine]}, "fine"),
+        ({"name": "a", "model": ScriptedModel([]), "manages": [object()]}, "manages"),
+    ],
+)
+def test_an_agent_that_cannot_be_used_as_written_is_refused(options, message):
+    with pytest.raises(DefinitionError, match=message):
+        Agent(**options)
+
+
+@law("5.error")
+def test_a_model_that_is_not_known_fails_the_run_and_says_why():
+    run = Agent("desk", model="no-such-scheme:X").run_sync("go")
+    assert (run.status, run.ended_by) == ("failed", "error")
+    assert "no-such-scheme" in run.reason
+
+
+@law("5.error")
+def test_a_stream_without_a_turn_is_an_error():
+    class Empty:
+        async def respond(self, request):
+            return
+            yield
+
+    from counterfoil import Runtime
+    from counterfoil.testing import FrozenEffects
+
+    async def main():
+        async with Runtime(agents=[Agent("desk", model=Empty())], effects=FrozenEffects()) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+            assert run.status == "failed"
+            assert "without a finished turn" in run.reason
+
+    go(main())
+
+
+def test_plain_functions_are_tools_and_a_policy_judges_them():
+    def double(n: int) -> int:
+        """Double it."""
+        return 2 * n
+
+    desk = agent([[call("double", n=4, id="d")], say("done")], double, policy=Policy(default="deny"))
+    run = desk.run_sync("go")
+    assert outcomes(run) == {"d": "Denied"}
+    assert "double" in repr(desk)
+    assert [t.name for t in desk.tools] == ["double"]
+
+
+def test_a_model_error_is_one_of_the_operator():
+    assert ModelError("x", retryable=True).retryable

@@ -1,0 +1,223 @@
+"""Wake-ups and locks of one process (contract 2.7)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+from counterfoil import ErrorCode, Limits, tool
+from counterfoil.core.events import Event
+from counterfoil.core.turn import moment
+from counterfoil.hub import MAX_LIVE, Hub, Slots
+from counterfoil.testing import call, say
+from tests.helpers import Gate, agent, both, codes, go, outcomes, until
+from tests.marks import law
+
+
+@both
+@law("2.7.lock")
+def test_two_runs_with_an_equal_lock_never_overlap(place):
+    async def main():
+        gate = Gate()
+
+        @tool(lock="account:{name}")
+        async def book(name: str, at: str) -> str:
+            """Book."""
+            await gate.enter(at)
+            return at
+
+        def desk(name, account):
+            return agent([[call("book", name=account, at=name)], say("done")], book, name=name)
+
+        async with place.open(desk("one", "x"), desk("two", "x"), desk("three", "y")) as runtime:
+            runs = [await runtime.start(name, "go") for name in ("one", "two", "three")]
+            await gate.began("one", "three")
+            await asyncio.sleep(0.02)
+            assert gate.running == {"one", "three"}
+            gate.open("one")
+            await gate.began("two")
+            gate.open("two", "three")
+            for run in runs:
+                await run.wait()
+            assert gate.log.index("-one") < gate.log.index("+two")
+
+    go(main())
+
+
+@both
+@law("2.7.lock", "2.7")
+def test_calls_of_one_batch_with_an_equal_lock_come_one_after_another_and_others_pass(place):
+    async def main():
+        gate = Gate()
+
+        @tool(lock="till")
+        async def hold(at: str) -> str:
+            """Hold the till."""
+            await gate.enter(at)
+            return at
+
+        desk = agent(
+            [[call("hold", at="a"), call("hold", at="b"), call("hold", at="c"), call("work", at="w")], say("done")],
+            hold, gate.tool(), limits=Limits(concurrency=2),
+        )  # fmt: skip  # rows by what belongs together
+        async with place.open(desk) as runtime:
+            run = await runtime.start("desk", "go")
+            await gate.began("a", "w")
+            gate.open("a", "b", "c", "w")
+            await run.wait()
+            held = [x for x in gate.log if x[1] != "w"]
+            assert held == ["+a", "-a", "+b", "-b", "+c", "-c"]
+
+    go(main())
+
+
+@both
+@law("2.7.lock")
+def test_the_wait_for_a_lock_counts_to_no_time_out(place):
+    async def main():
+        gate = Gate()
+
+        @tool(lock="till")
+        async def hold(at: str) -> str:
+            """Hold the till."""
+            await gate.enter(at)
+            return at
+
+        @tool(lock="till", timeout=0.05)
+        async def quick() -> str:
+            """Be quick."""
+            return "quick"
+
+        desk = agent([[call("hold", at="a"), call("quick", id="q")], say("done")], hold, quick)
+        async with place.open(desk) as runtime:
+            run = await runtime.start("desk", "go")
+            await gate.began("a")
+            await asyncio.sleep(0.1)
+            gate.open("a")
+            await run.wait()
+            assert codes(run)["q"] is None
+
+    go(main())
+
+
+@both
+@law("2.7.lock")
+def test_a_lock_is_not_taken_while_a_person_decides(place):
+    async def main():
+        gate = Gate()
+
+        @tool(lock="till", needs_approval=True)
+        async def hold(at: str) -> str:
+            """Hold the till."""
+            await gate.enter(at)
+            return at
+
+        desk = agent([[call("hold", at="a", id="a"), call("hold", at="b", id="b")], say("done")], hold)
+        async with place.open(desk) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+            await run.approve("b", by="grace")
+            await gate.began("b")
+            gate.open("b")
+            await run.wait()
+            assert outcomes(run) == {"b": "Succeeded"}
+            await run.approve("a", by="grace")
+            gate.open("a")
+            await run.wait()
+            assert run.answer == "done"
+
+    go(main())
+
+
+@both
+@law("2.7.lock", "7.7", "3.4080")
+def test_a_body_that_outlives_its_time_out_keeps_its_lock_until_it_ends(place):
+    end, ran = threading.Event(), []
+
+    @tool(lock="till", timeout=0.05)
+    def slow() -> str:
+        """Outlive the time-out, in a thread."""
+        end.wait()
+        ran.append("slow")
+        return "late"
+
+    @tool(lock="till")
+    async def after() -> str:
+        """Come after it."""
+        ran.append("after")
+        return "after"
+
+    desk = agent([[call("slow", id="s"), call("after", id="a")], say("done")], slow, after)
+
+    async def main():
+        async with place.open(desk) as runtime:
+            run = await runtime.start("desk", "go")
+            while codes(await run.refresh()) != {"s": ErrorCode.TIMEOUT}:
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.05)
+            assert ran == []
+            end.set()
+            await run.wait()
+            assert ran == ["slow", "after"]
+            assert codes(run) == {"s": ErrorCode.TIMEOUT, "a": None}
+            late = []
+            while not late:
+                late = [e for e in await runtime.store.entries("default", run.interaction_id) if e.kind == "late"]
+                await asyncio.sleep(0.001)
+            assert late[0].result.model_output == "late"
+
+    go(main())
+
+
+@both
+@law("2.7.lock", "7.8")
+def test_a_call_that_waits_for_a_lock_can_be_cancelled_and_leaves_the_lock_free(place):
+    async def main():
+        gate = Gate()
+
+        @tool(lock="till")
+        async def hold(at: str) -> str:
+            """Hold the till."""
+            await gate.enter(at)
+            return at
+
+        def desk(name):
+            return agent([[call("hold", at=name, id=name)], say("done")], hold, name=name)
+
+        async with place.open(desk("one"), desk("two"), desk("three")) as runtime:
+            one = await runtime.start("one", "go")
+            await gate.began("one")
+            two, three = [await runtime.start(name, "go") for name in ("two", "three")]
+            await until(lambda: len(runtime.locks._waiting.get(("default", "till"), ())) == 2)
+            await two.cancel()
+            await two.wait()
+            assert outcomes(two) == {"two": "Cancelled"}
+            gate.open("one", "three")
+            await one.wait()
+            await three.wait()
+            assert (one.answer, three.answer) == ("done", "done")
+            assert "+two" not in gate.log
+
+    go(main())
+
+
+def test_a_slow_reader_loses_deltas_and_nothing_else():
+    hub = Hub()
+    listener = hub.add("r")
+    for i in range(MAX_LIVE + 5):
+        hub.tell("r", Event(i, "r", None, moment(0)))
+    assert len(listener.live) == MAX_LIVE
+    assert listener.live[-1].entry == MAX_LIVE + 4
+    hub.remove("r", listener)
+    assert not hub.listened("r")
+    hub.tell("r", Event(0, "r", None, moment(0)))
+    hub.remove("r", listener)
+
+
+def test_slots_wake_whoever_found_none():
+    woken = []
+    slots = Slots(1)
+    assert slots.take(lambda: woken.append("a"))
+    assert not slots.take(lambda: woken.append("b"))
+    slots.give()
+    assert woken == ["b"]
+    assert slots.take(lambda: woken.append("c"))
