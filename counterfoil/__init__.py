@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         ToolFailure,
     )
     from counterfoil.core.policy import Rule
-    from counterfoil.core.report import ToolErrorReport
+    from counterfoil.core.report import ToolErrorReport as ToolErrorReport  # noqa: PLC0414  # named, not counted
     from counterfoil.core.result import ToolResult
     from counterfoil.hooks import Change, Hooks, Skip
     from counterfoil.policy import Policy
@@ -102,7 +102,8 @@ _HOMES = {
     "core.call": "Caller",
     "core.content": "Audio File Image Json Link Text",
     "core.errors": "DecisionConflict InvalidInput NotFound NotPending ToolError",
-    "core.events": "CallEnded CallProgress CallStarted CallWaiting Decided RunEnded RunPaused RunResumed RunStarted TurnDelta TurnRecorded",
+    "core.events": "CallEnded CallProgress CallStarted CallWaiting Decided RunEnded RunPaused RunResumed RunStarted "
+    "TurnDelta TurnRecorded",
     "core.limits": "Limits",
     "core.outcome": "Cancelled Denied ErrorCode Failed Rejected Skipped Succeeded ToolFailure",
     "core.policy": "Rule",

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from counterfoil.core.entries import Entry
 from counterfoil.core.record import CallState
-from counterfoil.hub import Hub, Locks
+from counterfoil.hub import Hub, Locks, Slots
 
 
 class Driver(Protocol):
@@ -17,6 +17,7 @@ class Driver(Protocol):
     loop: AbstractEventLoop
     hub: Hub
     locks: Locks
+    slots: Slots
     slow_judge: bool
     """Judging may wait for somebody's code."""
     one_by_one: bool
