@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         ToolFailure,
     )
     from counterfoil.core.policy import Rule
-    from counterfoil.core.report import ToolErrorReport as ToolErrorReport  # noqa: PLC0414  # named, not counted
+    from counterfoil.core.report import ToolErrorReport as ToolErrorReport  # named, not counted
     from counterfoil.core.result import ToolResult
     from counterfoil.hooks import Change, Hooks, Skip
     from counterfoil.policy import Policy

@@ -67,8 +67,8 @@ def test_a_run_tells_what_happened_in_order(place):
             await run.wait()
             rest = [e async for e in run.events(after=first[-1].entry)]
             assert shape(rest) == [
-                ("Decided", "p"), ("RunResumed", None), ("CallStarted", "p"), ("CallEnded", "p"), ("TurnRecorded", None),
-                ("RunEnded", None),
+                ("Decided", "p"), ("RunResumed", None), ("CallStarted", "p"), ("CallEnded", "p"),
+                ("TurnRecorded", None), ("RunEnded", None),
             ]  # fmt: skip  # rows by what belongs together
             every = [e async for e in run.events()]
             assert every == first + rest
@@ -100,13 +100,11 @@ def test_a_reader_that_comes_back_reads_on_without_gap_or_repeat(place, stop):
                 seen.append(event)
                 if len(seen) == stop:
                     break
-            async for event in run.events(after=seen[-1].entry):
-                if not isinstance(event, LIVE):
-                    seen.append(event)
+            seen += [e async for e in run.events(after=seen[-1].entry) if not isinstance(e, LIVE)]
             assert seen == [e async for e in run.events()]
             assert shape(seen) == [
-                ("RunStarted", None), ("TurnRecorded", None), ("CallStarted", "f"), ("CallEnded", "f"), ("TurnRecorded", None),
-                ("RunEnded", None),
+                ("RunStarted", None), ("TurnRecorded", None), ("CallStarted", "f"), ("CallEnded", "f"),
+                ("TurnRecorded", None), ("RunEnded", None),
             ]  # fmt: skip  # rows by what belongs together
 
     go(main())
@@ -136,8 +134,8 @@ def test_deltas_and_progress_come_live_in_their_place_and_are_never_stored(place
                     go_on.set()
             names = [type(e).__name__ for e in seen]
             assert names == [
-                "RunStarted", *["TurnDelta"] * 3, "TurnRecorded", "CallStarted", "CallProgress", "CallProgress", "CallEnded",
-                *["TurnDelta"] * 2, "TurnRecorded", "RunEnded",
+                "RunStarted", *["TurnDelta"] * 3, "TurnRecorded", "CallStarted", "CallProgress", "CallProgress",
+                "CallEnded", *["TurnDelta"] * 2, "TurnRecorded", "RunEnded",
             ]  # fmt: skip  # rows by what belongs together
             assert "".join(e.text for e in seen if isinstance(e, TurnDelta)) == "let me seedone and done"
             told = [(e.call_id, e.text, e.done, e.total) for e in seen if isinstance(e, CallProgress)]
