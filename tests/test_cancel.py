@@ -324,7 +324,7 @@ def test_a_second_cancel_and_one_after_the_end_change_nothing(place):
 
 @both
 @law("7.8.reader", "7.8")
-@case("R007", "R116", "R118")
+@case("R007", "R116")
 def test_a_caller_that_goes_away_cancels_nothing(place):
     async def main():
         gate = Gate()

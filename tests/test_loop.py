@@ -7,7 +7,9 @@ import contextlib
 
 import pytest
 
-from counterfoil import Hooks, Limits, tool
+from counterfoil import Hooks, Limits, Succeeded, Text, tool
+from counterfoil.core.call_entries import ResultEntry
+from counterfoil.core.result import seal
 from counterfoil.testing import call, say
 from tests.helpers import (
     SOON,
@@ -210,5 +212,113 @@ def test_many_runs_at_once_each_come_to_their_own_end(place):
             assert {(run.status, run.answer) for run in runs} == {("completed", "done")}
             assert len(seen) == 20
             await content(runtime)
+
+    go(main())
+
+
+@both
+@law("2.1")
+@case("R004")
+def test_a_result_on_record_whose_call_is_missing_is_reported_and_left_out(place):
+    pay, _ = counted("pay", needs_approval=True)
+    desk = agent([[call("pay", id="a")], say("done")], pay)
+
+    async def main():
+        async with place.runtime(desk) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+            row = await runtime.store.run("default", run.id)
+            lease = await runtime.store.claim(row, runtime.owner)
+            stray = ResultEntry(
+                run_id=run.id, at=row.updated_at, step=7, index=0, call_id="ghost", tool_name="pay",
+                result=seal((Text("boo"),), Succeeded()), size=3,
+            )  # fmt: skip  # rows by what belongs together
+            await runtime.store.commit(lease, [stray])
+            await runtime.store.release(lease)
+            await run.approve("a", by="grace")
+            await arrives(run, "completed")
+            assert (run.answer, list(outcomes(run))) == ("done", ["a"])
+            assert "boo" not in str(requests(desk))
+            assert [e.call_id async for e in run.events() if hasattr(e, "part")] == ["a"]
+            found = await runtime.verify()
+            assert any(p.call_id == "ghost" or "ghost" in p.message for p in found.problems), found.problems
+
+    go(main())
+
+
+def paired(of):
+    """Each request's calls and results pair off, next to one another, and no text of a result is empty."""
+    for request in requests(of):
+        open_ = []
+        for message in request:
+            if message["role"] == "tool":
+                assert open_.pop(0) == message["tool_call_id"]
+                assert message["content"]
+                continue
+            assert open_ == []
+            open_ = [c["id"] for c in message.get("tool_calls") or ()]
+        assert open_ == []
+
+
+@both
+@law("6.context-budget", "2.1")
+@case("R016", "R017")
+def test_a_history_that_is_cut_to_its_budget_keeps_pairs_and_waiting_calls(place):
+    @tool
+    async def much(n: int) -> str:
+        """Give much."""
+        return f"{n} " * 500
+
+    pay, seen = counted("pay", needs_approval=True)
+    turns = [[say("hm"), call("much", n=n, id=f"m{n}"), call("fine", id=f"f{n}")] for n in range(6)]
+    desk = agent([*turns, [call("pay", id="p")], say("done")], much, fine, pay, limits=Limits(context_tokens=1000))
+
+    async def main():
+        async with place.open(desk) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+            approval = (await run.approvals())[0]
+            assert run.status == "paused"
+            await run.approve("p", by="grace", digest=approval.digest)
+            await run.wait()
+            assert (run.answer, len(seen), len(run.results)) == ("done", 1, 13)
+            assert len(requests(desk)[-1]) < len(run.items)
+            assert requests(desk)[-1][0]["content"] == "go"
+            paired(desk)
+
+    go(main())
+
+
+@both
+@law("2.1", "4.never-empty")
+@case("R011")
+def test_whatever_happened_the_next_request_is_paired_and_never_empty(place):
+    @tool
+    async def blank(how: str) -> object:
+        """Give nothing, in many ways."""
+        return {"none": None, "empty": "", "list": [], "space": " "}[how]
+
+    async def main():
+        gate = Gate()
+        script = [
+            [
+                call("blank", how="none"),
+                call("blank", how="empty"),
+                call("blank", how="list"),
+                call("blank", how="space"),
+            ],
+            [call("no_such"), call("fine", raw="{"), call("fine", id="x"), call("fine", id="x")],
+            [call("work", at="w"), call("pay")],
+        ]
+        desk = agent(script, blank, fine, gate.tool(), counted("pay", needs_approval=True)[0])
+        after = agent([say("", stop="end")], name="after")
+        async with place.open(desk, after) as runtime:
+            run = await runtime.start("desk", "go")
+            await gate.began("w")
+            await run.cancel()
+            await run.wait()
+            more = await (await runtime.start("after", "and?", interaction=run.interaction_id)).wait()
+            assert more.status == "completed"
+            paired(desk)
+            paired(after)
+            assert len([m for m in requests(after)[0] if m["role"] == "tool"]) == 10
 
     go(main())

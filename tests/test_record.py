@@ -1,6 +1,5 @@
 """The fold: entries in order of arrival become runs, calls and items."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,7 +10,7 @@ from counterfoil.core.outcome import SUCCEEDED
 from counterfoil.core.record import Record
 from counterfoil.core.result import ToolResult, seal
 from counterfoil.core.turn import Usage
-from tests.marks import law
+from tests.marks import case, law
 from tests.records import OUTCOMES, Book, a_call, ended
 
 
@@ -260,10 +259,14 @@ def test_the_runs_of_an_interaction_share_its_items_and_nothing_else() -> None:
     assert [item.run_id for item in book.record.items] == ["run-1"] * 3 + ["run-2"]
 
 
-def test_an_entry_about_an_unknown_call_is_an_error_and_not_passed_over() -> None:
+@case("R004")
+def test_an_entry_about_an_unknown_call_is_shown_to_nobody() -> None:
     book = a_call()
+    before = list(book.record.items), dict(book.record.runs["run-1"].call_ids)
     stray = Book()
     stray.begin()
     stray.turn(*[("x", "{}")] * 2)
-    with pytest.raises(KeyError):
-        book.record.apply(stray.start(1))
+    entry = stray.start(1)
+    book.record.apply(entry)
+    assert (list(book.record.items), dict(book.record.runs["run-1"].call_ids)) == before
+    assert book.record.tip == entry.entry

@@ -144,8 +144,8 @@ def event_of(entry: Entry, run: RunState) -> Event | None:
     head = (entry.entry, entry.run_id, entry.thread_id, moment(entry.at))
     match entry:
         case ResultEntry(kind="result"):
-            call = run.call_ids[entry.call_id]
-            return CallEnded(*head, entry.call_id, entry.tool_name, result_part(call, run))
+            call = run.call_ids.get(entry.call_id)
+            return None if call is None else CallEnded(*head, entry.call_id, entry.tool_name, result_part(call, run))
         case StartEntry():
             return CallStarted(*head, entry.call_id, entry.tool_name, entry.attempt, loads(entry.effective))
         case TurnEntry():
