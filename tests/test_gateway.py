@@ -536,7 +536,9 @@ def deep(levels: int) -> Any:
 @law("3.4220", "8.no-repr", "3.after-start")
 @case("R146")
 @pytest.mark.parametrize(
-    "value", [Strange(), {"a": Strange()}, [Strange()], cyclic(), deep(201), lambda: 1, type], ids=str
+    "value",
+    [Strange(), {"a": Strange()}, [Strange()], cyclic(), deep(201), lambda: 1, type],
+    ids=["object", "in a dict", "in a list", "cycle", "too deep", "function", "class"],
 )
 def test_a_value_without_a_form_is_4220_and_no_repr_is_read(value):
     seen = returns(value)
