@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakValueDictionary
 
+from counterfoil.asking import Driven
 from counterfoil.builtin import read_result_tool
 from counterfoil.core.approval import Approval, Decision
 from counterfoil.core.call import DEFAULT_CALLER, Caller
@@ -37,7 +38,7 @@ from counterfoil.effects import REAL, Effects
 from counterfoil.follow import follow
 from counterfoil.hooks import Hooks, join_hooks
 from counterfoil.hub import Hub, Locks, Slots
-from counterfoil.loop import Drive, Driven
+from counterfoil.loop import Drive
 from counterfoil.owners import alive, leave, this_process
 from counterfoil.pool import ThreadPool
 from counterfoil.registry import resolve
@@ -260,7 +261,7 @@ class Runtime:
         return Run(self, fold)
 
     async def call(
-        self, agent: Any, tool: str, input: dict[str, JsonValue], *, caller: Caller | None = None,  # noqa: A002  # as in approve
+        self, agent: Any, tool: str, input: dict[str, JsonValue], *, caller: Caller | None = None,  # as in approve
         limits: Limits | None = None, key: str | None = None,
     ) -> Run:  # fmt: skip  # two rows
         """Call a tool without a model, by the same way as a model's call: a run of one step.
@@ -431,7 +432,7 @@ class Runtime:
             if entry.entry > fold.record.tip:
                 fold.record.apply(entry)
 
-    async def wait(self, fold: Fold, timeout: float | None) -> None:  # noqa: ASYNC109  # a promise of the public interface
+    async def wait(self, fold: Fold, timeout: float | None) -> None:  # a promise of the public interface
         """Wait until a run ends or pauses. Raises TimeoutError, or what its driver here died of."""
         if timeout is None:
             await self._wait(fold)
@@ -567,7 +568,7 @@ class Runtime:
 
     async def approve(
         self, run_id: str, call_id: str, *, by: str | None = None, reason: str | None = None,
-        input: dict[str, JsonValue] | None = None,  # noqa: A002  # a promise of the public interface
+        input: dict[str, JsonValue] | None = None,  # a promise of the public interface
         digest: str | None = None, roles: Sequence[str] = (), tenant: str = "default",
     ) -> Approval:  # fmt: skip  # rows by what belongs together
         """Let a call run, perhaps with an edited input.

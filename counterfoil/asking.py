@@ -1,0 +1,271 @@
+"""The model's part of a run: what it is offered and asked, within which time, and how often again."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, cast
+
+from counterfoil.core import words
+from counterfoil.core.context import CHARS_PER_TOKEN, Fitter
+from counterfoil.core.entries import CallRecord, CancelEntry, TurnEntry
+from counterfoil.core.errors import ModelError
+from counterfoil.core.events import TurnDelta
+from counterfoil.core.jsontext import JsonValue, clean_text, dumps
+from counterfoil.core.limits import GUARD_SECONDS, MODEL_RETRIES
+from counterfoil.core.record import CallState
+from counterfoil.core.turn import moment
+from counterfoil.env import Env, bounded
+from counterfoil.hooks import AfterModel, BeforeModel
+from counterfoil.model import CallDelta, Model, ModelCall, ModelRequest, ModelTurn, ReasoningDelta, TextDelta
+from counterfoil.policy import Policy
+from counterfoil.tool import Tool
+from counterfoil.writing import Writing
+
+RETRY_SECONDS = 0.5
+"""Before the model is asked again after a retryable error; it doubles with each further try."""
+
+
+class Driven(Protocol):
+    """What the loop needs of an agent."""
+
+    name: str
+    instructions: str | Callable[..., Any] | None
+    policy: Policy | None
+    parameters: dict[str, JsonValue]
+
+    @property
+    def tool_map(self) -> dict[str, Tool]:
+        """Tools by name."""
+
+    def open_model(self) -> Model:
+        """The model, made on first use."""
+
+    @property
+    def output_schema(self) -> dict[str, JsonValue] | None:
+        """The JSON Schema of the output type, if there is one."""
+
+    def parse_output(self, text: str) -> JsonValue:
+        """The answer as the output type, as JSON. Raises ValueError with what is wrong."""
+
+
+class Offered:
+    """What one turn is offered: offers, names and the digest that goes on record."""
+
+    __slots__ = ("digest", "names", "offers")
+
+    def __init__(self, tools: tuple[Tool, ...]) -> None:
+        self.offers = tuple(t.offer for t in tools)
+        self.names = frozenset(t.name for t in tools)
+        self.digest = hashlib.sha256(dumps([[o.name, o.description, o.input_schema] for o in self.offers])).hexdigest()
+
+
+@functools.lru_cache(maxsize=256)
+def offered(tools: tuple[Tool, ...]) -> Offered:
+    """The offer of these tools; the same object for the same tools."""
+    return Offered(tools)
+
+
+class Asking(Writing):
+    """A run whose model can be asked."""
+
+    agent: Driven
+    env: Env
+    task: asyncio.Task[Any] | None = None
+    """The task that drives."""
+    stopping: str | None = None
+    """``cancel``, or the words of the limit that is used up: nothing new starts."""
+
+    def _begin_asking(self, agent: Driven, env: Env, builtin: Callable[[Any], Tool]) -> None:
+        self.agent = agent
+        self.env = env
+        self.builtin = builtin
+        self._asking: asyncio.Task[Any] | None = None
+        self._interrupted = False
+        """The request to the model is being broken off, because the run was cancelled."""
+        self._fitter: Fitter | None = None
+        self._reads_on = False
+        """Some result was left out of a request to fit the context."""
+        self._steady: Offered | None = None
+        """The offer of every turn, while no tool decides for itself and nothing is kept apart."""
+
+    def wake(self) -> None:
+        """Look again."""
+        raise NotImplementedError
+
+    def notify(self) -> None:
+        """Somebody else wrote to the record of this run."""
+        self._foreign = True
+        self.wake()
+        if self._asking is not None:
+            self._aside(self._look_while_asking())
+
+    async def _look_while_asking(self) -> None:
+        rows = await self.store.entries(self.lease.tenant, self.lease.interaction_id, self.record.tip)
+        cancelled = any(isinstance(e, CancelEntry) and e.run_id == self.run.run_id for e in rows)
+        if cancelled and self._asking is not None and not self._interrupted:
+            self._interrupted = True
+            self._asking.cancel()
+
+    # what it is offered
+
+    async def _fit(self, request: ModelRequest, offer: Offered) -> Offered:
+        """Cut a request to the context budget; what it leaves out can be read with a tool that is offered then."""
+        if self._fitter is None:
+            self._fitter = Fitter(self.run.limits.context_tokens)
+        reserve = (len(request.instructions) + len(dumps([o.input_schema for o in offer.offers]))) // CHARS_PER_TOKEN
+        cut = self._fitter.fit(request.history, reserve)
+        request.history, request.length, request.elided = cut.items, cut.length, cut.elided
+        if cut.elided and not self._reads_on:
+            self._reads_on = True
+            offer = await self._offer()
+            request.tools = offer.offers
+        return offer
+
+    async def _offer(self) -> Offered:
+        tools = []
+        for tool in self.env.tools.values():
+            if tool.offered is not None:
+                answer = await bounded(_call(tool.offered, self._plain_context()), GUARD_SECONDS)
+                if not answer:
+                    continue
+            tools.append(tool)
+        if (self.record.has_kept or self._reads_on) and words.READ_RESULT not in self.env.tools:
+            tools.append(self._take_builtin())
+        found = offered(tuple(tools))
+        if all(t.offered is None for t in self.env.tools.values()):
+            self._steady = found
+        return found
+
+    def _take_builtin(self) -> Tool:
+        made = self.builtin(self)
+        self.env.tools = {**self.env.tools, words.READ_RESULT: made}
+        return made
+
+    def _plain_context(self) -> Any:
+        turn = self.run.last_turn or TurnEntry(run_id="", at=0, step=0, text="", calls=(), stop="")
+        return self.env.judging_context(CallState(turn, 0, CallRecord("", None, "", "")))
+
+    async def _instructions(self) -> str:
+        given = self.agent.instructions
+        if given is None or isinstance(given, str):
+            return given or ""
+        return str(await bounded(_call(given, self._plain_context()), GUARD_SECONDS))
+
+    # asking it
+
+    async def _guarded(self, request: ModelRequest) -> ModelTurn | None:
+        """As `_within`, between the guards of request and turn, which raise to fail the run."""
+        for hook in self.hooks.before_model:
+            seen = BeforeModel(self.env.caller, self.run.run_id, self.run.turns, request)
+            await bounded(hook(seen), GUARD_SECONDS)
+        turn = await self._within(request)
+        if turn is not None:
+            for hook in self.hooks.after_model:
+                made = AfterModel(self.env.caller, self.run.run_id, self.run.turns, turn)
+                await bounded(hook(made), GUARD_SECONDS)
+        return turn
+
+    def _time_left(self) -> float | None:
+        seconds = self.run.limits.seconds
+        if seconds is None:
+            return None
+        return seconds - self.run.seconds - (self.effects.now() - self.run.last_at) / 1_000_000
+
+    async def _within(self, request: ModelRequest) -> ModelTurn | None:
+        """As `_respond`, within the time that is left of the run; None when that is used up."""
+        left = self._time_left()
+        if left is None:
+            return await self._respond(request)
+        try:
+            async with asyncio.timeout(max(left, 0.0)) as clock:
+                return await self._respond(request)
+        except TimeoutError:
+            if not clock.expired():
+                raise
+            self.stopping = f"{self.run.limits.seconds:g} seconds"
+            return None
+
+    async def _respond(self, request: ModelRequest) -> ModelTurn | None:
+        """The model's turn; None when the run was cancelled meanwhile.
+
+        Raises:
+            ModelError: it failed beyond its retries.
+        """
+        tries = 0
+        turn: ModelTurn | None = None
+        self._asking = self.task
+        try:
+            while turn is None:
+                if self._foreign:
+                    await self.refresh()
+                if self.run.cancel is not None:
+                    return None
+                try:
+                    stream = self.agent.open_model().respond(request)
+                    if not hasattr(stream, "__aiter__"):
+                        stream = await cast("Any", stream)
+                    async for event in stream:
+                        if type(event) is ModelTurn:
+                            turn = event
+                        elif self.hub.listened(self.run.run_id):
+                            self._tell_delta(event)
+                    if turn is None:
+                        raise ModelError("the model's stream ended without a finished turn", retryable=True)
+                except ModelError as e:
+                    if not e.retryable or tries >= MODEL_RETRIES:
+                        raise
+                    turn = None
+                    await self.effects.sleep(RETRY_SECONDS * 2**tries)
+                    tries += 1
+        except asyncio.CancelledError as e:
+            if cast("asyncio.Task[Any]", self.task).cancelling() > self._interrupted:
+                raise  # the driver itself is told to stop
+            if not self._interrupted:
+                raise ModelError("the model ended with CancelledError, and nobody had cancelled it") from e
+        finally:
+            self._asking = None
+            if self._interrupted:
+                self._interrupted = False
+                cast("asyncio.Task[Any]", self.task).uncancel()
+                turn = None
+        return turn
+
+    def _records(self, calls: Sequence[ModelCall], names: frozenset[str]) -> tuple[CallRecord, ...]:
+        used = self.run.call_ids
+        out: list[CallRecord] = []
+        mine: set[str] = set()
+        for call in calls:
+            given, name, raw = call.id or None, call.name, call.arguments
+            if type(raw) is not str:
+                raw = "" if raw is None else dumps(raw).decode()
+            if type(name) is not str or not (name.isascii() and raw.isascii()):
+                name, raw = clean_text(str(name)), clean_text(raw)
+            if given is not None and not given.isascii():
+                given = clean_text(given)
+            call_id = given
+            if call_id is None or call_id in used or call_id in mine:
+                call_id = f"call_{self.effects.new_id()}"
+            mine.add(call_id)
+            out.append(CallRecord(call_id, given, name, raw, name in names))
+        return tuple(out)
+
+    def _tell_delta(self, event: TextDelta | ReasoningDelta | CallDelta | ModelTurn) -> None:
+        if isinstance(event, ModelTurn):
+            return
+        name = event.tool_name if isinstance(event, CallDelta) else None
+        self.hub.tell(
+            self.run.run_id,
+            TurnDelta(
+                self.record.tip, self.run.run_id, self.env.thread_id, moment(self.effects.now()), event.text,
+                isinstance(event, ReasoningDelta), name,
+            ),
+        )  # fmt: skip  # rows by what belongs together
+
+
+def _call(fn: Callable[..., Any], context: Any) -> Any:
+    """Call a function that takes the context, or nothing."""
+    return fn(context) if inspect.signature(fn).parameters else fn()

@@ -1,0 +1,156 @@
+"""One writer of a run: what is put on record, taken into the fold, and told to whoever follows."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from counterfoil.core.entries import Entry, PausedEntry, RunEntry, TurnEntry
+from counterfoil.core.errors import Fenced
+from counterfoil.core.events import CallProgress, event_of
+from counterfoil.core.record import CallState, Record
+from counterfoil.core.turn import moment
+from counterfoil.effects import Effects
+from counterfoil.hooks import HookList
+from counterfoil.hub import Hub
+from counterfoil.store import Behind, KeptText, Lease, StatusChange, Store
+
+log = logging.getLogger("counterfoil")
+
+
+class Writing:
+    """A run under a lease, and the only one who appends to its record as its driver."""
+
+    def __init__(
+        self, lease: Lease, record: Record, *, store: Store, effects: Effects, hub: Hub, hooks: HookList
+    ) -> None:
+        self.lease = lease
+        self.record = record
+        self.run = record.runs[lease.run_id]
+        self.head = cast("RunEntry", self.run.head)
+        self.store = store
+        self.effects = effects
+        self.hub = hub
+        self.hooks = hooks
+        self.loop = asyncio.get_running_loop()
+        self._foreign = False
+        """Somebody else wrote to the record since it was read."""
+        self._applied: TurnEntry | None = None
+        """A turn that the fold has already, before it is on record: its calls are judged meanwhile."""
+        self._side: set[asyncio.Task[None]] = set()
+
+    def _aside(self, work: Any) -> None:
+        task = self.loop.create_task(work)
+        self._side.add(task)
+        task.add_done_callback(self._side.discard)
+
+    def _head(self) -> Any:
+        return {"run_id": self.run.run_id, "thread_id": self.head.thread_id, "at": self.effects.now()}
+
+    def _unseen(self) -> list[Entry]:
+        """What is on record of the run that no driver could tell observers: its beginning, decisions in a pause."""
+        if self.lease.epoch <= 1:
+            return [cast("RunEntry", self.run.head)]
+        log = self.run.log
+        paused = max((i for i, e in enumerate(log) if isinstance(e, PausedEntry)), default=len(log))
+        return log[paused + 1 :]
+
+    async def write(
+        self, entries: Sequence[Entry], *, change: StatusChange | None = None, reports: Sequence[Any] = (),
+        kept: Sequence[KeptText] = (), exact: bool = False,
+    ) -> None:  # fmt: skip  # rows by what belongs together
+        """Append entries and take them into the fold, with whatever others appended in between.
+
+        Raises:
+            Behind: ``exact``, and somebody else appended first; nothing was written, the fold is up to date.
+            Fenced: another worker drives the run.
+        """
+        probe = self.effects.probe
+        if probe is not None:
+            probe("store:before:" + ",".join(e.kind for e in entries))
+        record = self.record
+        before = record.tip
+        try:
+            tip = await self.store.commit(
+                self.lease, entries, change=change, reports=reports, kept=kept, expect=before if exact else None
+            )
+        except Behind:
+            await self.refresh()
+            raise
+        if probe is not None:
+            probe("store:after:" + ",".join(e.kind for e in entries))
+        if tip == before + len(entries) and record.tip == before:
+            applied = self._applied
+            for entry in entries:
+                if entry is applied:
+                    record.tip = entry.entry
+                else:
+                    record.apply(entry)
+            if self.hooks.on_event or self.hub.listened(self.run.run_id):
+                self._publish(entries)
+        else:
+            await self.refresh()
+
+    async def refresh(self) -> None:
+        """Take in what is on record beyond the fold."""
+        self._foreign = False
+        fresh = await self.store.entries(self.lease.tenant, self.lease.interaction_id, self.record.tip)
+        fresh = [e for e in fresh if e.entry > self.record.tip]
+        for entry in fresh:
+            mine = self._applied
+            if mine is not None and isinstance(entry, TurnEntry) and entry.entry == mine.entry:
+                self.record.tip = entry.entry
+            else:
+                self.record.apply(entry)
+        self._publish(fresh)
+
+    def write_later(self, entry: Entry) -> None:
+        """Append an entry that nobody waits for."""
+
+        async def write() -> None:
+            try:
+                await self.write([entry])
+            except Fenced:
+                # The run has ended, or has another driver: what came too late belongs on record all the same.
+                await self.store.post(self.lease.tenant, self.run.run_id, entry)
+
+        self._aside(write())
+
+    def _publish(self, entries: Sequence[Entry]) -> None:
+        self.hub.wake(self.run.run_id)
+        if not self.hooks.on_event:
+            return
+        for entry in entries:
+            event = event_of(entry, self.run) if entry.run_id == self.run.run_id else None
+            if event is None:
+                continue
+            for observer in self.hooks.on_event:
+                self.observe(observer, event)
+
+    def observe(self, observer: Callable[[Any], object], event: object) -> None:
+        """Tell an observer; whatever it raises is logged and changes nothing."""
+        try:
+            answer = observer(event)
+            if inspect.isawaitable(answer):
+                self._aside(_observed(answer))
+        except Exception:  # an observer changes nothing
+            log.exception("on_event failed")
+
+    def tell_progress(self, call: CallState, text: str, done: float | None, total: float | None) -> None:
+        """Hand progress to whoever listens."""
+        at = moment(self.effects.now())
+        event = CallProgress(
+            self.record.tip, self.run.run_id, self.head.thread_id, at, call.record.call_id, call.record.tool_name,
+            text, done, total,
+        )  # fmt: skip  # two rows
+        self.hub.tell(self.run.run_id, event)
+
+
+async def _observed(answer: Any) -> None:
+    try:
+        await answer
+    except Exception:  # an observer changes nothing
+        log.exception("on_event failed")
