@@ -24,7 +24,7 @@ demo: $(VENV)/demo.stamp $(VENV)/model.stamp
 	@$(BIN)/counterfoil demo $(ARGS)
 
 test: $(VENV)/test.stamp $(VENV)/model.stamp
-	@$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadscope $(ARGS)
 
 check: $(VENV)/test.stamp
 	@$(BIN)/ruff check
