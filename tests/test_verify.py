@@ -53,10 +53,13 @@ class Keeper:
                 await self.create(first)
             elif isinstance(entry, DecidedEntry):
                 await self.store.decide(self.tenant, entry.run_id, entry.call_id, entry.decision)
+            elif self.status[entry.run_id] == "ended" and isinstance(entry, ResumedEntry):
+                lease = await self.store.reopen(await self.store.run(self.tenant, entry.run_id), OWNER)
+                assert lease is not None
+                self.leases[entry.run_id], self.status[entry.run_id] = lease, "running"
+                await self.commit(entry)
             elif isinstance(entry, QueuedEntry | CancelEntry) or self.status[entry.run_id] == "ended":
                 await self.store.post(self.tenant, entry.run_id, entry)
-                if isinstance(entry, ResumedEntry):
-                    self.status[entry.run_id] = "paused"
             else:
                 await self.commit(entry)
 
