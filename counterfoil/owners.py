@@ -11,6 +11,8 @@ from counterfoil.store import Owner
 
 _tokens: set[str] = set()
 """Runtimes of this process that are open."""
+_DEAD = (b"Z", b"X", b"x")
+"""States of a process that has ended and is still listed (proc(5))."""
 
 
 def _started(pid: int) -> int:
@@ -20,7 +22,9 @@ def _started(pid: int) -> int:
     except OSError:
         return 0
     # The command name, in parentheses, may hold spaces and parentheses itself.
-    return int(stat.rpartition(b")")[2].split()[19])
+    fields = stat.rpartition(b")")[2].split()
+    # A dead process stays listed until its parent asks for its end, which some never do.
+    return 0 if fields[0] in _DEAD else int(fields[19])
 
 
 def this_process(token: str) -> Owner:

@@ -39,6 +39,20 @@ def test_another_process_lives_until_it_ends():
 
 
 @law("7.6")
+def test_a_process_that_ended_is_dead_though_its_parent_never_asked_for_its_end():
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    mine = this_process("w")
+    started = int(Path(f"/proc/{child.pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
+    owner = replace(mine, pid=child.pid, started=started)
+    assert alive(owner)
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays listed
+    assert not alive(owner)
+    child.communicate()
+    leave(mine)
+
+
+@law("7.6")
 def test_this_pid_with_another_start_is_a_dead_process():
     owner = this_process("y")
     assert not alive(replace(owner, started=owner.started - 1))
