@@ -193,13 +193,13 @@ def test_nobody_decided_in_time_is_4081_for_that_call_alone():
         return "paid"
 
     async def wait_out(run: Run) -> None:
-        assert run.status == "paused"
         await until(lambda: run.status != "paused")
 
     seen = go(
         [pay, look], [call("pay", cents=5), call("look", word="a")], limits=Limits(approval_seconds=0.02), then=wait_out
     )
     expired, fine = seen.results
+    assert seen.run.calls[0].approval is not None
     assert ran == [("a", 1)]
     assert fine.result.outcome == Succeeded()
     failure = expired.result.outcome.failure  # type: ignore[union-attr]
@@ -585,7 +585,7 @@ def test_every_digit_of_a_large_integer_reaches_the_body_and_the_record():
 
     raws = ('{"number": 2512292042121000001}', '{"number": "9007199254740993"}')
     seen = go([find], [call("find", raw=raw) for raw in raws])
-    assert ran == [2512292042121000001, 9007199254740993]
+    assert sorted(ran) == [9007199254740993, 2512292042121000001]
     assert seen.reads == ["2512292042121000001", "9007199254740993"]
     assert json.dumps(seen.run.calls[0].input) == '{"number": 2512292042121000001}'
 
@@ -605,4 +605,4 @@ def test_a_text_that_holds_json_arrives_as_that_text(text):
 @case("R179")
 def test_a_default_is_filled_in_by_us_when_the_model_leaves_it_out_or_says_null():
     go([look], [call("look", word="a"), call("look", raw='{"word": "b", "times": null}')])
-    assert ran == [("a", 1), ("b", 1)]
+    assert sorted(ran) == [("a", 1), ("b", 1)]
