@@ -3,88 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Self, cast
 from weakref import WeakValueDictionary
 
-from counterfoil.asking import Driven
-from counterfoil.builtin import read_result_tool
-from counterfoil.core.approval import Approval, Decision
 from counterfoil.core.call import DEFAULT_CALLER, Caller
 from counterfoil.core.entries import (
     CallRecord,
-    CancelEntry,
     Entry,
     MessageEntry,
-    QueuedEntry,
-    ResumedEntry,
     RunEntry,
     TurnEntry,
 )
-from counterfoil.core.errors import Conflict, DefinitionError, Fenced, NotFound, NotPending, UsageError
-from counterfoil.core.events import Event
+from counterfoil.core.errors import DefinitionError
 from counterfoil.core.jsontext import JsonValue, clean_text, dumps
 from counterfoil.core.limits import DEFAULT_LIMITS, PROCESS_CONCURRENCY, Limits
 from counterfoil.core.record import Record
-from counterfoil.core.report import ToolErrorReport
-from counterfoil.core.result import ToolResult
-from counterfoil.core.states import OPEN
-from counterfoil.core.turn import moment
-from counterfoil.decide import check_edit
+from counterfoil.driving import Driving
 from counterfoil.effects import REAL, Effects
-from counterfoil.follow import follow
-from counterfoil.hooks import Hooks, join_hooks
+from counterfoil.hooks import Hooks
 from counterfoil.hub import Hub, Locks, Slots
 from counterfoil.loop import Drive
-from counterfoil.owners import alive, leave, this_process
-from counterfoil.pool import ThreadPool
+from counterfoil.owners import leave, this_process
 from counterfoil.registry import resolve
 from counterfoil.run import Fold, Run
-from counterfoil.store import Head, KeptRange, Lease, NewRun, ReportFilter, RunRow, Store
-
-if TYPE_CHECKING:
-    from counterfoil.verify import Verification
+from counterfoil.store import Lease, NewRun, Store
 
 log = logging.getLogger("counterfoil")
 
-POLL_SECONDS = 0.1
-"""How often a Runtime looks whether another process has written to a shared store."""
-SWEEP_SECONDS = 1.0
-"""How often it looks for runs of dead processes though nothing was written."""
 
-_pool: list[ThreadPool] = []
-
-
-def shared_pool() -> ThreadPool:
-    """The threads of this process for sync bodies, shared by its Runtimes."""
-    if not _pool:
-        _pool.append(ThreadPool())
-    return _pool[0]
-
-
-class _Nobody:
-    """Stands in for an agent where a run is only brought to its end: it offers nothing and asks no model."""
-
-    instructions = None
-    policy = None
-    output_schema = None
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.tool_map: dict[str, Any] = {}
-        self.parameters: dict[str, JsonValue] = {}
-
-    def open_model(self) -> Any:
-        raise UsageError(f"agent {self.name!r} is not registered here")
-
-    def parse_output(self, text: str) -> JsonValue:
-        return text
-
-
-class Runtime:
+class Runtime(Driving):
     """Drives the runs of its agents and reads every run of its store. An async context manager.
 
     Args:
@@ -104,7 +54,8 @@ class Runtime:
     def __init__(
         self, url: str = "memory://", *, agents: Iterable[Any] = (), hooks: Hooks | Sequence[Hooks] | None = None,
         limits: Limits | None = None, deps: Callable[[Caller], Any] | None = None, dispatch: str = "inline",
-        pool: str = "default", concurrency: int = PROCESS_CONCURRENCY, effects: Effects = REAL, store: Store | None = None,
+        pool: str = "default", concurrency: int = PROCESS_CONCURRENCY, effects: Effects = REAL,
+        store: Store | None = None,
     ) -> None:  # fmt: skip  # rows by what belongs together
         if dispatch != "inline":
             raise DefinitionError(f"dispatch {dispatch!r} is not known; this version has 'inline'")
@@ -147,7 +98,7 @@ class Runtime:
 
     # life
 
-    async def __aenter__(self) -> Runtime:
+    async def __aenter__(self) -> Self:
         await self.open()
         return self
 
@@ -181,10 +132,6 @@ class Runtime:
         leave(self.owner)
         await self.store.close()
 
-    def _check(self) -> None:
-        if not self._open:
-            raise UsageError("this Runtime is not open; use `async with Runtime(…) as runtime:`")
-
     # start and drive
 
     async def start(
@@ -198,6 +145,10 @@ class Runtime:
             agent: its name, or the Agent; one that is not registered here is left for a worker that has it.
             prompt: the first message.
             caller: on whose behalf.
+            limits: budgets of this run; None: the agent's, else those of the Runtime.
+            pool: which workers may take it up.
+            priority: higher goes first where workers choose.
+            on_disconnect: what a server does when the client that follows the run is gone.
             interaction: the id of an earlier conversation to go on with.
             key: a repeat with the same key and request gives the first run.
             not_before: a datetime; the run begins then.
@@ -221,7 +172,10 @@ class Runtime:
         run_id = self.effects.new_id()
         budget = limits or (known.limits if known is not None else None) or self.limits or DEFAULT_LIMITS
         first: list[Entry] = [
-            RunEntry(run_id=run_id, at=now, agent=name, caller=caller, limits=budget, approvals=approvals, on_disconnect=on_disconnect),
+            RunEntry(
+                run_id=run_id, at=now, agent=name, caller=caller, limits=budget, approvals=approvals,
+                on_disconnect=on_disconnect,
+            ),
             MessageEntry(run_id=run_id, at=now, text=clean_text(prompt), author_name=caller.user or "user"),
         ]  # fmt: skip  # a row for each entry
         digest = None if key is None else _digest([name, prompt, interaction])
@@ -271,6 +225,7 @@ class Runtime:
             tool: the tool's name.
             input: its arguments, as JSON.
             caller: on whose behalf.
+            limits: budgets of this run.
             key: a repeat with the same key and request gives the first run.
 
         Returns:
@@ -293,421 +248,6 @@ class Runtime:
         run = await self._create(caller.tenant, run_id, first, known, key=key, key_digest=digest)
         return await run.wait()
 
-    def _fold(self, row: RunRow, record: Record) -> Fold:
-        fold = self._folds.get(row.run_id)
-        if fold is None:
-            fold = self._folds[row.run_id] = Fold(row.tenant, row.interaction_id, row.run_id, record)
-        else:
-            fold.record = record
-        return fold
-
-    def _drive(self, agent: Any, lease: Lease, fold: Fold) -> Drive:
-        caller = cast("RunEntry", fold.record.runs[fold.run_id].head).caller
-        deps = self.deps
-        # Once for each time that the run is taken up: a resume gets deps of its own (contract 7.9).
-        make = None if deps is None else functools.lru_cache(maxsize=1)(functools.partial(deps, caller))
-        drive = Drive(
-            cast("Driven", agent), lease, fold.record, store=self.store, effects=self.effects, pool=shared_pool(),
-            hub=self.hub, locks=self.locks, slots=self.slots, hooks=join_hooks(self.hooks, getattr(agent, "hooks", None)), deps=make,
-            builtin=_builtin,
-        )  # fmt: skip  # rows by what belongs together
-        fold.error = None
-        self._drives[fold.run_id] = drive
-        task = asyncio.get_running_loop().create_task(self._driven(drive, fold))
-        self._tasks[fold.run_id] = task
-        return drive
-
-    async def _driven(self, drive: Drive, fold: Fold) -> None:
-        run_id = fold.run_id
-        try:
-            await drive.go()
-        except Fenced as e:
-            log.info("run %s is driven by another worker now: %s", run_id, e)
-            fold.record = Record(await self.store.entries(fold.tenant, fold.interaction_id))
-        except asyncio.CancelledError:
-            await asyncio.shield(self._give_up(drive))
-            raise
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as e:  # whoever waits is told; the record shows how far it came
-            log.exception("the driver of run %s failed", run_id)
-            fold.error = e
-            await self._give_up(drive)
-        finally:
-            del self._drives[run_id], self._tasks[run_id]
-            self.hub.wake(run_id)
-        if self._open:
-            self._after(drive, fold)
-
-    def _after(self, drive: Drive, fold: Fold) -> None:
-        if drive._foreign:
-            self.kick(fold.tenant, fold.run_id)
-        run = fold.record.runs[fold.run_id]
-        if run.status == "paused":
-            expiries = [c.waiting.approval.expires_at for c in run.batch if c.pending and c.waiting]
-            times = [e for e in expiries if e is not None]
-            if times:
-                self._kick_at(fold, int((min(times) - moment(0)).total_seconds() * 1_000_000))
-        elif timer := self._timers.pop(fold.run_id, None):
-            timer.cancel()
-
-    def _kick_at(self, fold: Fold, at: int) -> None:
-        """Look at a run again at a time, in microseconds since 1970."""
-        known = self._timers.pop(fold.run_id, None)
-        if known is not None:
-            known.cancel()
-        seconds = max((at - self.effects.now()) / 1_000_000, 0.0) + 0.005
-        loop = asyncio.get_running_loop()
-        self._timers[fold.run_id] = loop.call_later(seconds, self.kick, fold.tenant, fold.run_id)
-
-    async def _give_up(self, drive: Drive) -> None:
-        await drive.abandon()
-        try:
-            await self.store.release(drive.lease)
-        except Exception:  # the record is safe; another process takes the run up when this one is gone
-            log.exception("run %s could not be released", drive.lease.run_id)
-
-    def kick(self, tenant: str, run_id: str) -> None:
-        """Something was put on record for this run: have its driver look, or take it up if that can be done here."""
-        drive = self._drives.get(run_id)
-        if drive is not None:
-            drive.notify()
-            return
-        if run_id not in self._kicks and self._open:
-            task = asyncio.get_running_loop().create_task(self._take_up(tenant, run_id))
-            self._kicks[run_id] = task
-            task.add_done_callback(lambda _: self._kicks.pop(run_id, None))
-
-    async def _take_up(self, tenant: str, run_id: str) -> None:
-        await self._take_up_row(await self.store.run(tenant, run_id))
-
-    def _may_take(self, row: RunRow, *, force: bool = False) -> bool:
-        now = self.effects.now()
-        if row.status not in OPEN or row.run_id in self._drives:
-            return False
-        if not force and (row.pool != self.pool or (row.not_before or 0) > now):
-            return False
-        if row.owner is not None:
-            return not alive(row.owner)
-        due = row.wake_at is not None and row.wake_at <= now
-        return row.runnable or due or row.status == "running"
-
-    async def _take_up_row(self, row: RunRow, *, force: bool = False) -> None:
-        agent = self.agents.get(row.agent) or (_Nobody(row.agent) if force else None)
-        if agent is None or not self._may_take(row, force=force):
-            return
-        lease = await self.store.claim(row, self.owner)
-        if lease is None:
-            return
-        record = Record(await self.store.entries(row.tenant, row.interaction_id))
-        self._drive(agent, lease, self._fold(row, record))
-
-    async def _sweep(self) -> None:
-        seen: object = None
-        last = -SWEEP_SECONDS
-        while True:
-            try:
-                version = await self.store.version()
-                clock = self.effects.clock()
-                if version != seen or clock - last >= SWEEP_SECONDS:
-                    changed, seen, last = version != seen, version, clock
-                    if changed:
-                        for drive in list(self._drives.values()):
-                            drive.notify()
-                    for row in await self.store.open_runs(list(self.agents), self.pool):
-                        await self._take_up_row(row)
-            except asyncio.CancelledError:
-                raise
-            except Exception:  # the sweep must outlive a locked file or a full disk
-                log.exception("the sweep for runs to take up failed; it tries again")
-            await asyncio.sleep(POLL_SECONDS)
-
-    # wait and read
-
-    async def refresh(self, fold: Fold) -> None:
-        """Bring a fold up to date where no driver of this process does."""
-        if fold.run_id in self._drives:
-            return
-        for entry in await self.store.entries(fold.tenant, fold.interaction_id, fold.record.tip):
-            if entry.entry > fold.record.tip:
-                fold.record.apply(entry)
-
-    async def wait(self, fold: Fold, timeout: float | None) -> None:  # a promise of the public interface
-        """Wait until a run ends or pauses. Raises TimeoutError, or what its driver here died of."""
-        if timeout is None:
-            await self._wait(fold)
-        else:
-            async with asyncio.timeout(timeout):
-                await self._wait(fold)
-
-    async def _wait(self, fold: Fold) -> None:
-        run_id = fold.run_id
-        while True:
-            task = self._tasks.get(run_id) or self._kicks.get(run_id)
-            if task is not None:
-                await _ended(task)
-                if fold.error is not None:
-                    raise fold.error
-                if run_id in self._kicks or run_id in self._tasks:
-                    continue
-                state = fold.record.runs[run_id]
-                if state.status not in OPEN:
-                    return
-            row = await self.store.run(fold.tenant, run_id)
-            # A pause whose approval has expired is none: whoever may take the run up settles the call.
-            mine = row.agent in self.agents and self._may_take(row)
-            if row.status not in OPEN or (row.status == "paused" and not row.runnable and not mine):
-                await self.refresh(fold)
-                return
-            if run_id not in self._tasks and run_id not in self._kicks:
-                if mine:
-                    self.kick(fold.tenant, run_id)
-                else:
-                    await asyncio.sleep(POLL_SECONDS / 2)
-
-    async def get(self, run_id: str, tenant: str = "default") -> Run:
-        """A handle on a run. Raises NotFound, also for another tenant's."""
-        self._check()
-        row = await self.store.run(tenant, run_id)
-        fold = self._folds.get(run_id)
-        if fold is None:
-            fold = self._fold(row, Record(await self.store.entries(tenant, row.interaction_id)))
-        else:
-            await self.refresh(fold)
-        return Run(self, fold)
-
-    async def runs(
-        self, *, tenant: str = "default", status: str | None = None, agent: str | None = None,
-        interaction: str | None = None, limit: int = 50, before: str | None = None,
-    ) -> list[RunRow]:  # fmt: skip  # rows by what belongs together
-        """Runs of a tenant, newest first."""
-        self._check()
-        return await self.store.runs(
-            tenant, status=status, agent=agent, interaction_id=interaction, limit=limit, before=before
-        )
-
-    async def timeline(self, run_id: str, *, tenant: str = "default") -> list[Any]:
-        """What happened, in rows for a person."""
-        run = await self.get(run_id, tenant)
-        from counterfoil.core.timeline import rows
-
-        return rows(run._fold.record, run_id)
-
-    async def context(
-        self, run_id: str, *, after: int = 0, thread: str | None = None, limit: int | None = None, tenant: str = "default"
-    ) -> list[dict[str, JsonValue]]:
-        """The items of the run's conversation as a client reads them (contract 1.4)."""
-        run = await self.get(run_id, tenant)
-        from counterfoil.core.wire import context_items
-
-        return context_items(run._fold.record, run_id, after=after, thread=thread, limit=limit)
-
-    async def tool_result(
-        self, run_id: str, sequence: int, *, offset: int = 0, limit: int | None = None, tenant: str = "default"
-    ) -> KeptRange:
-        """A whole result, or characters of it. Raises NotFound where no result has this number."""
-        run = await self.get(run_id, tenant)
-        for call in run._fold.record.runs[run_id].calls:
-            entry = call.result
-            if entry is None or call.turn.result_sequence(call.index) != sequence:
-                continue
-            if entry.kept_id is not None:
-                return await self.store.kept(tenant, entry.kept_id, offset, limit)
-            text = entry.result.model_output
-            end = None if limit is None else offset + limit
-            return KeptRange(text[offset:end], offset, len(text), entry.size)
-        raise NotFound(f"run {run_id} has no result with sequence {sequence}; its timeline lists them")
-
-    async def errors(
-        self, run_id: str | None = None, *, tool: str | None = None, code: int | None = None, since: int | None = None,
-        limit: int = 100, tenant: str = "default",
-    ) -> list[ToolErrorReport]:  # fmt: skip  # two rows
-        """Error reports, newest first. Raises NotFound for an unknown run."""
-        self._check()
-        if run_id is not None:
-            await self.store.run(tenant, run_id)
-        return await self.store.reports(tenant, ReportFilter(run_id, tool, code, since, limit))
-
-    async def events(
-        self, run_id: str, *, after: int | None = None, tenant: str = "default"
-    ) -> AsyncIterator[Event]:
-        """A run's events from the first, or after an entry, until it ends or pauses. Raises NotFound."""
-        self._check()
-        row = await self.store.run(tenant, run_id)
-        async for event in follow(self, row, after or 0):
-            yield event
-
-    def driving(self, run_id: str) -> bool:
-        """Whether this process drives the run now."""
-        return run_id in self._tasks or run_id in self._kicks
-
-    async def verify(
-        self, head: Sequence[Head] | None = None, progress: Callable[[int], None] | None = None
-    ) -> Verification:
-        """Prove the laws of the contract on the whole store."""
-        from counterfoil.verify import verify  # the laws are a tenth of the package; few programs check them
-
-        self._check()
-        return await verify(self.store, head=head, progress=progress)
-
-    async def erase(self, run_id: str, *, tenant: str = "default") -> int:
-        """Erase the contents of an ended run; digests and sizes stay. Raises NotFound, Conflict."""
-        self._check()
-        return await self.store.erase(tenant, run_id, self.effects.now())
-
-    # decide
-
-    async def approvals(self, run_id: str | None = None, *, tenant: str = "default") -> list[Approval]:
-        """What waits for a decision, oldest first. Raises NotFound for an unknown run."""
-        self._check()
-        if run_id is not None:
-            await self.store.run(tenant, run_id)
-        now = moment(self.effects.now())
-        waiting = await self.store.approvals(tenant, run_id)
-        return [a for a in waiting if a.expires_at is None or a.expires_at > now]
-
-    async def approve(
-        self, run_id: str, call_id: str, *, by: str | None = None, reason: str | None = None,
-        input: dict[str, JsonValue] | None = None,  # a promise of the public interface
-        digest: str | None = None, roles: Sequence[str] = (), tenant: str = "default",
-    ) -> Approval:  # fmt: skip  # rows by what belongs together
-        """Let a call run, perhaps with an edited input.
-
-        Raises:
-            NotFound: no such run for this tenant.
-            NotPending: no decision is awaited.
-            DecisionConflict: it was decided differently, or ``digest`` is of another input.
-            InvalidInput: schema or policy refuse the edited input; the call stays pending.
-        """
-        edited: bytes | None = None
-        if input is not None:
-            edited = await check_edit(self, run_id, call_id, input, tenant)
-        return await self._decide(tenant, run_id, call_id, Decision("approve", by, reason, edited, digest), roles)
-
-    async def reject(
-        self, run_id: str, call_id: str, *, by: str | None = None, reason: str | None = None, digest: str | None = None,
-        roles: Sequence[str] = (), tenant: str = "default",
-    ) -> Approval:  # fmt: skip  # two rows
-        """Refuse a call. Raises as `approve`."""
-        return await self._decide(tenant, run_id, call_id, Decision("reject", by, reason, None, digest), roles)
-
-    async def settle(
-        self, run_id: str, call_id: str, *, by: str | None = None, rerun: bool = False, result: ToolResult | None = None,
-        reason: str | None = None, roles: Sequence[str] = (), tenant: str = "default",
-    ) -> Approval:  # fmt: skip  # two rows
-        """Settle an interrupted call: run it again, or record what happened. Raises as `approve`."""
-        if rerun == (result is not None):
-            raise UsageError("settle takes either rerun=True or result=ToolResult…")
-        value = None if result is None else cast("JsonValue", result.to_dict())
-        decision = Decision("rerun" if rerun else "record", by, reason, None, None, value)
-        return await self._decide(tenant, run_id, call_id, decision, roles)
-
-    async def answer(
-        self, run_id: str, call_id: str, *, by: str | None = None, text: str, tenant: str = "default"
-    ) -> Approval:
-        """Answer a question. Raises as `approve`."""
-        return await self._decide(tenant, run_id, call_id, Decision("answer", by, None, None, None, clean_text(text)), ())
-
-    async def _decide(
-        self, tenant: str, run_id: str, call_id: str, decision: Decision, roles: Sequence[str]
-    ) -> Approval:
-        self._check()
-        now = self.effects.now()
-        made = Decision(
-            decision.choice, decision.by, None if decision.reason is None else clean_text(decision.reason),
-            decision.input, decision.digest, decision.value, now, tuple(roles),
-        )  # fmt: skip  # two rows
-        probe = self.effects.probe
-        if probe is not None:
-            probe("store:before:decide")
-        approval, _ = await self.store.decide(tenant, run_id, call_id, made)
-        if probe is not None:
-            probe("store:after:decide")
-        self.hub.wake(run_id)
-        self.kick(tenant, run_id)
-        return approval
-
-    async def cancel(
-        self, run_id: str, *, reason: str | None = None, by: str | None = None, tenant: str = "default"
-    ) -> None:
-        """End a run: nothing new starts, bodies are told and waited for, every call gets its result.
-
-        On a run that has ended already it does nothing. Raises NotFound.
-        """
-        self._check()
-        entry = CancelEntry(run_id=run_id, at=self.effects.now(), reason=reason and clean_text(reason), by=by)
-        row = await self.store.post(tenant, run_id, entry)
-        if row.status not in OPEN:
-            return
-        if run_id in self._drives:
-            self._drives[run_id].notify()
-        elif row.owner is None or not alive(row.owner):
-            # Nobody drives it, so nothing runs: it can be settled here, with its agent or without.
-            await self._take_up_row(await self.store.run(tenant, run_id), force=True)
-
-    async def send(self, run_id: str, text: str, *, by: str | None = None, tenant: str = "default") -> bool:
-        """Queue a message for a run.
-
-        Returns:
-            True: the run is open and reads it when its batch is complete. False: the run has ended; the message waits
-            for the next run of the interaction.
-
-        Raises:
-            NotFound
-        """
-        self._check()
-        entry = QueuedEntry(run_id=run_id, at=self.effects.now(), text=clean_text(text), author_name=by or "user")
-        row = await self.store.post(tenant, run_id, entry)
-        if run_id in self._drives:
-            self._drives[run_id].notify()
-        return row.status in OPEN
-
-    async def resume(self, run_id: str, *, limits: Limits | None = None, tenant: str = "default") -> Run:
-        """Go on with a run that ended as limited, under new limits.
-
-        Raises:
-            NotFound, NotPending: it did not end as limited. Conflict: its interaction has another open run.
-        """
-        self._check()
-        row = await self.store.run(tenant, run_id)
-        agent = self.agents.get(row.agent)
-        if agent is None:
-            raise UsageError(f"agent {row.agent!r} is not registered here; open the Runtime with it")
-        if row.status != "limited":
-            raise NotPending(f"run {run_id} is {row.status}; only a limited run can be resumed with new limits")
-        lease = await self.store.reopen(row, self.owner)
-        if lease is None:
-            raise Conflict(f"run {run_id} was taken up by somebody else")
-        record = Record(await self.store.entries(tenant, row.interaction_id))
-        fold = self._fold(row, record)
-        budget = limits or agent.limits or self.limits or DEFAULT_LIMITS
-        entry = ResumedEntry(run_id=run_id, at=self.effects.now(), limits=budget)
-        await self.store.commit(lease, [entry])
-        record.apply(entry)
-        self._drive(agent, lease, fold).resumed = True
-        return Run(self, fold)
-
-
-def _builtin(drive: Drive) -> Any:
-    return read_result_tool(drive.record, drive.store, drive.lease.tenant, drive.env.thread_id)
-
 
 def _digest(value: JsonValue) -> str:
     return hashlib.sha256(dumps(value)).hexdigest()
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    """Wait for a task without becoming its owner: a waiter that is cancelled cancels nothing."""
-    if task.done():
-        return
-    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def wake(_: object) -> None:
-        if not waiter.done():
-            waiter.set_result(None)
-
-    task.add_done_callback(wake)
-    try:
-        await waiter
-    finally:
-        task.remove_done_callback(wake)

@@ -1,0 +1,162 @@
+"""Deciding: what people, callers and programs put on the record of a run that somebody drives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from counterfoil.core.approval import Approval, Decision
+from counterfoil.core.entries import CancelEntry, QueuedEntry, ResumedEntry
+from counterfoil.core.errors import Conflict, NotPending, UsageError
+from counterfoil.core.jsontext import JsonValue, clean_text
+from counterfoil.core.limits import DEFAULT_LIMITS, Limits
+from counterfoil.core.record import Record
+from counterfoil.core.result import ToolResult
+from counterfoil.core.states import OPEN
+from counterfoil.decide import check_edit
+from counterfoil.loop import Drive
+from counterfoil.owners import alive
+from counterfoil.reading import Reading
+from counterfoil.run import Fold, Run, Runs
+from counterfoil.store import Lease, Owner, RunRow
+
+
+class Deciding(Reading):
+    """The half of a Runtime that decides, cancels, sends and resumes."""
+
+    agents: dict[str, Any]
+    limits: Limits | None
+    owner: Owner
+
+    def kick(self, tenant: str, run_id: str) -> None:
+        """Something was put on record for this run."""
+        raise NotImplementedError
+
+    async def _take_up_row(self, row: RunRow, *, force: bool = False) -> None:
+        raise NotImplementedError
+
+    def _drive(self, agent: Any, lease: Lease, fold: Fold) -> Drive:
+        raise NotImplementedError
+
+    async def approve(
+        self, run_id: str, call_id: str, *, by: str | None = None, reason: str | None = None,
+        input: dict[str, JsonValue] | None = None,  # a promise of the public interface
+        digest: str | None = None, roles: Sequence[str] = (), tenant: str = "default",
+    ) -> Approval:  # fmt: skip  # rows by what belongs together
+        """Let a call run, perhaps with an edited input.
+
+        Raises:
+            NotFound: no such run for this tenant.
+            NotPending: no decision is awaited.
+            DecisionConflict: it was decided differently, or ``digest`` is of another input.
+            InvalidInput: schema or policy refuse the edited input; the call stays pending.
+        """
+        edited: bytes | None = None
+        if input is not None:
+            edited = await check_edit(self, run_id, call_id, input, tenant)
+        return await self._decide(tenant, run_id, call_id, Decision("approve", by, reason, edited, digest), roles)
+
+    async def reject(
+        self, run_id: str, call_id: str, *, by: str | None = None, reason: str | None = None, digest: str | None = None,
+        roles: Sequence[str] = (), tenant: str = "default",
+    ) -> Approval:  # fmt: skip  # two rows
+        """Refuse a call. Raises as `approve`."""
+        return await self._decide(tenant, run_id, call_id, Decision("reject", by, reason, None, digest), roles)
+
+    async def settle(
+        self, run_id: str, call_id: str, *, by: str | None = None, rerun: bool = False,
+        result: ToolResult | None = None, reason: str | None = None, roles: Sequence[str] = (), tenant: str = "default",
+    ) -> Approval:  # fmt: skip  # two rows
+        """Settle an interrupted call: run it again, or record what happened. Raises as `approve`."""
+        if rerun == (result is not None):
+            raise UsageError("settle takes either rerun=True or result=ToolResult…")
+        value = None if result is None else cast("JsonValue", result.to_dict())
+        decision = Decision("rerun" if rerun else "record", by, reason, None, None, value)
+        return await self._decide(tenant, run_id, call_id, decision, roles)
+
+    async def answer(
+        self, run_id: str, call_id: str, *, by: str | None = None, text: str, tenant: str = "default"
+    ) -> Approval:
+        """Answer a question. Raises as `approve`."""
+        return await self._decide(
+            tenant, run_id, call_id, Decision("answer", by, None, None, None, clean_text(text)), ()
+        )
+
+    async def _decide(
+        self, tenant: str, run_id: str, call_id: str, decision: Decision, roles: Sequence[str]
+    ) -> Approval:
+        self._check()
+        now = self.effects.now()
+        made = Decision(
+            decision.choice, decision.by, None if decision.reason is None else clean_text(decision.reason),
+            decision.input, decision.digest, decision.value, now, tuple(roles),
+        )  # fmt: skip  # two rows
+        probe = self.effects.probe
+        if probe is not None:
+            probe("store:before:decide")
+        approval, _ = await self.store.decide(tenant, run_id, call_id, made)
+        if probe is not None:
+            probe("store:after:decide")
+        self.hub.wake(run_id)
+        self.kick(tenant, run_id)
+        return approval
+
+    async def cancel(
+        self, run_id: str, *, reason: str | None = None, by: str | None = None, tenant: str = "default"
+    ) -> None:
+        """End a run: nothing new starts, bodies are told and waited for, every call gets its result.
+
+        On a run that has ended already it does nothing. Raises NotFound.
+        """
+        self._check()
+        entry = CancelEntry(run_id=run_id, at=self.effects.now(), reason=reason and clean_text(reason), by=by)
+        row = await self.store.post(tenant, run_id, entry)
+        if row.status not in OPEN:
+            return
+        if run_id in self._drives:
+            self._drives[run_id].notify()
+        elif row.owner is None or not alive(row.owner):
+            # Nobody drives it, so nothing runs: it can be settled here, with its agent or without.
+            await self._take_up_row(await self.store.run(tenant, run_id), force=True)
+
+    async def send(self, run_id: str, text: str, *, by: str | None = None, tenant: str = "default") -> bool:
+        """Queue a message for a run.
+
+        Returns:
+            True: the run is open and reads it when its batch is complete. False: the run has ended; the message waits
+            for the next run of the interaction.
+
+        Raises:
+            NotFound
+        """
+        self._check()
+        entry = QueuedEntry(run_id=run_id, at=self.effects.now(), text=clean_text(text), author_name=by or "user")
+        row = await self.store.post(tenant, run_id, entry)
+        if run_id in self._drives:
+            self._drives[run_id].notify()
+        return row.status in OPEN
+
+    async def resume(self, run_id: str, *, limits: Limits | None = None, tenant: str = "default") -> Run:
+        """Go on with a run that ended as limited, under new limits.
+
+        Raises:
+            NotFound, NotPending: it did not end as limited. Conflict: its interaction has another open run.
+        """
+        self._check()
+        row = await self.store.run(tenant, run_id)
+        agent = self.agents.get(row.agent)
+        if agent is None:
+            raise UsageError(f"agent {row.agent!r} is not registered here; open the Runtime with it")
+        if row.status != "limited":
+            raise NotPending(f"run {run_id} is {row.status}; only a limited run can be resumed with new limits")
+        lease = await self.store.reopen(row, self.owner)
+        if lease is None:
+            raise Conflict(f"run {run_id} was taken up by somebody else")
+        record = Record(await self.store.entries(tenant, row.interaction_id))
+        fold = self._fold(row, record)
+        budget = limits or agent.limits or self.limits or DEFAULT_LIMITS
+        entry = ResumedEntry(run_id=run_id, at=self.effects.now(), limits=budget)
+        await self.store.commit(lease, [entry])
+        record.apply(entry)
+        self._drive(agent, lease, fold).resumed = True
+        return Run(cast("Runs", self), fold)

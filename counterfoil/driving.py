@@ -1,0 +1,258 @@
+"""Driving: taking up runs, driving them in this process, giving them up, waiting for them."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from counterfoil.asking import Driven
+from counterfoil.builtin import read_result_tool
+from counterfoil.core.call import Caller
+from counterfoil.core.entries import (
+    RunEntry,
+)
+from counterfoil.core.errors import Fenced, UsageError
+from counterfoil.core.jsontext import JsonValue
+from counterfoil.core.record import Record
+from counterfoil.core.states import OPEN
+from counterfoil.core.turn import moment
+from counterfoil.deciding import Deciding
+from counterfoil.hooks import Hooks, join_hooks
+from counterfoil.hub import Locks, Slots
+from counterfoil.loop import Drive
+from counterfoil.owners import alive
+from counterfoil.pool import ThreadPool
+from counterfoil.run import Fold
+from counterfoil.store import Lease, RunRow
+
+log = logging.getLogger("counterfoil")
+
+POLL_SECONDS = 0.1
+"""How often a Runtime looks whether another process has written to a shared store."""
+SWEEP_SECONDS = 1.0
+"""How often it looks for runs of dead processes though nothing was written."""
+
+_pool: list[ThreadPool] = []
+
+
+def shared_pool() -> ThreadPool:
+    """The threads of this process for sync bodies, shared by its Runtimes."""
+    if not _pool:
+        _pool.append(ThreadPool())
+    return _pool[0]
+
+
+class _Nobody:
+    """Stands in for an agent where a run is only brought to its end: it offers nothing and asks no model."""
+
+    instructions = None
+    policy = None
+    output_schema = None
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.tool_map: dict[str, Any] = {}
+        self.parameters: dict[str, JsonValue] = {}
+
+    def open_model(self) -> Any:
+        raise UsageError(f"agent {self.name!r} is not registered here")
+
+    def parse_output(self, text: str) -> JsonValue:
+        return text
+
+
+class Driving(Deciding):
+    """The half of a Runtime that drives."""
+
+    hooks: Hooks | Sequence[Hooks] | None
+    deps: Callable[[Caller], Any] | None
+    pool: str
+    locks: Locks
+    slots: Slots
+    _tasks: dict[str, asyncio.Task[None]]
+    _kicks: dict[str, asyncio.Task[None]]
+    _timers: dict[str, asyncio.TimerHandle]
+
+    def _drive(self, agent: Any, lease: Lease, fold: Fold) -> Drive:
+        caller = cast("RunEntry", fold.record.runs[fold.run_id].head).caller
+        deps = self.deps
+        # Once for each time that the run is taken up: a resume gets deps of its own (contract 7.9).
+        make = None if deps is None else functools.lru_cache(maxsize=1)(functools.partial(deps, caller))
+        drive = Drive(
+            cast("Driven", agent), lease, fold.record, store=self.store, effects=self.effects, pool=shared_pool(),
+            hub=self.hub, locks=self.locks, slots=self.slots, deps=make, builtin=_builtin,
+            hooks=join_hooks(self.hooks, getattr(agent, "hooks", None)),
+        )  # fmt: skip  # rows by what belongs together
+        fold.error = None
+        self._drives[fold.run_id] = drive
+        task = asyncio.get_running_loop().create_task(self._driven(drive, fold))
+        self._tasks[fold.run_id] = task
+        return drive
+
+    async def _driven(self, drive: Drive, fold: Fold) -> None:
+        run_id = fold.run_id
+        try:
+            await drive.go()
+        except Fenced as e:
+            log.info("run %s is driven by another worker now: %s", run_id, e)
+            fold.record = Record(await self.store.entries(fold.tenant, fold.interaction_id))
+        except asyncio.CancelledError:
+            await asyncio.shield(self._give_up(drive))
+            raise
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as e:  # whoever waits is told; the record shows how far it came
+            log.exception("the driver of run %s failed", run_id)
+            fold.error = e
+            await self._give_up(drive)
+        finally:
+            del self._drives[run_id], self._tasks[run_id]
+            self.hub.wake(run_id)
+        if self._open:
+            self._after(drive, fold)
+
+    def _after(self, drive: Drive, fold: Fold) -> None:
+        if drive._foreign:
+            self.kick(fold.tenant, fold.run_id)
+        run = fold.record.runs[fold.run_id]
+        if run.status == "paused":
+            expiries = [c.waiting.approval.expires_at for c in run.batch if c.pending and c.waiting]
+            times = [e for e in expiries if e is not None]
+            if times:
+                self._kick_at(fold, int((min(times) - moment(0)).total_seconds() * 1_000_000))
+        elif timer := self._timers.pop(fold.run_id, None):
+            timer.cancel()
+
+    def _kick_at(self, fold: Fold, at: int) -> None:
+        """Look at a run again at a time, in microseconds since 1970."""
+        known = self._timers.pop(fold.run_id, None)
+        if known is not None:
+            known.cancel()
+        seconds = max((at - self.effects.now()) / 1_000_000, 0.0) + 0.005
+        loop = asyncio.get_running_loop()
+        self._timers[fold.run_id] = loop.call_later(seconds, self.kick, fold.tenant, fold.run_id)
+
+    async def _give_up(self, drive: Drive) -> None:
+        await drive.abandon()
+        try:
+            await self.store.release(drive.lease)
+        except Exception:  # the record is safe; another process takes the run up when this one is gone
+            log.exception("run %s could not be released", drive.lease.run_id)
+
+    def kick(self, tenant: str, run_id: str) -> None:
+        """Something was put on record for this run: have its driver look, or take it up if that can be done here."""
+        drive = self._drives.get(run_id)
+        if drive is not None:
+            drive.notify()
+            return
+        if run_id not in self._kicks and self._open:
+            task = asyncio.get_running_loop().create_task(self._take_up(tenant, run_id))
+            self._kicks[run_id] = task
+            task.add_done_callback(lambda _: self._kicks.pop(run_id, None))
+
+    async def _take_up(self, tenant: str, run_id: str) -> None:
+        await self._take_up_row(await self.store.run(tenant, run_id))
+
+    def _may_take(self, row: RunRow, *, force: bool = False) -> bool:
+        now = self.effects.now()
+        if row.status not in OPEN or row.run_id in self._drives:
+            return False
+        if not force and (row.pool != self.pool or (row.not_before or 0) > now):
+            return False
+        if row.owner is not None:
+            return not alive(row.owner)
+        due = row.wake_at is not None and row.wake_at <= now
+        return row.runnable or due or row.status == "running"
+
+    async def _take_up_row(self, row: RunRow, *, force: bool = False) -> None:
+        agent = self.agents.get(row.agent) or (_Nobody(row.agent) if force else None)
+        if agent is None or not self._may_take(row, force=force):
+            return
+        lease = await self.store.claim(row, self.owner)
+        if lease is None:
+            return
+        record = Record(await self.store.entries(row.tenant, row.interaction_id))
+        self._drive(agent, lease, self._fold(row, record))
+
+    async def _sweep(self) -> None:
+        seen: object = None
+        last = -SWEEP_SECONDS
+        while True:
+            try:
+                version = await self.store.version()
+                clock = self.effects.clock()
+                if version != seen or clock - last >= SWEEP_SECONDS:
+                    changed, seen, last = version != seen, version, clock
+                    if changed:
+                        for drive in list(self._drives.values()):
+                            drive.notify()
+                    for row in await self.store.open_runs(list(self.agents), self.pool):
+                        await self._take_up_row(row)
+            except asyncio.CancelledError:
+                raise
+            except Exception:  # the sweep must outlive a locked file or a full disk
+                log.exception("the sweep for runs to take up failed; it tries again")
+            await asyncio.sleep(POLL_SECONDS)
+
+    # wait
+
+    async def wait(self, fold: Fold, timeout: float | None) -> None:  # a promise of the public interface
+        """Wait until a run ends or pauses. Raises TimeoutError, or what its driver here died of."""
+        if timeout is None:
+            await self._wait(fold)
+        else:
+            async with asyncio.timeout(timeout):
+                await self._wait(fold)
+
+    async def _wait(self, fold: Fold) -> None:
+        run_id = fold.run_id
+        while True:
+            task = self._tasks.get(run_id) or self._kicks.get(run_id)
+            if task is not None:
+                await _ended(task)
+                if fold.error is not None:
+                    raise fold.error
+                if run_id in self._kicks or run_id in self._tasks:
+                    continue
+                state = fold.record.runs[run_id]
+                if state.status not in OPEN:
+                    return
+            row = await self.store.run(fold.tenant, run_id)
+            # A pause whose approval has expired is none: whoever may take the run up settles the call.
+            mine = row.agent in self.agents and self._may_take(row)
+            if row.status not in OPEN or (row.status == "paused" and not row.runnable and not mine):
+                await self.refresh(fold)
+                return
+            if run_id not in self._tasks and run_id not in self._kicks:
+                if mine:
+                    self.kick(fold.tenant, run_id)
+                else:
+                    await asyncio.sleep(POLL_SECONDS / 2)
+
+    def driving(self, run_id: str) -> bool:
+        """Whether this process drives the run now."""
+        return run_id in self._tasks or run_id in self._kicks
+
+
+def _builtin(drive: Drive) -> Any:
+    return read_result_tool(drive.record, drive.store, drive.lease.tenant, drive.env.thread_id)
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    """Wait for a task without becoming its owner: a waiter that is cancelled cancels nothing."""
+    if task.done():
+        return
+    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def wake(_: object) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    task.add_done_callback(wake)
+    try:
+        await waiter
+    finally:
+        task.remove_done_callback(wake)

@@ -1,0 +1,157 @@
+"""Reading a store: every run of it, whoever drives it. A reader drives nothing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakValueDictionary
+
+from counterfoil.core.approval import Approval
+from counterfoil.core.errors import NotFound, UsageError
+from counterfoil.core.events import Event
+from counterfoil.core.jsontext import JsonValue
+from counterfoil.core.record import Record
+from counterfoil.core.report import ToolErrorReport
+from counterfoil.core.turn import moment
+from counterfoil.effects import Effects
+from counterfoil.follow import follow
+from counterfoil.hub import Hub
+from counterfoil.run import Fold, Run, Runs
+from counterfoil.store import Head, KeptRange, ReportFilter, RunRow, Store
+
+if TYPE_CHECKING:
+    from counterfoil.verify import Verification
+
+
+class Reading:
+    """The half of a Runtime that reads."""
+
+    store: Store
+    effects: Effects
+    hub: Hub
+    _open: bool
+    _folds: WeakValueDictionary[str, Fold]
+    _drives: dict[str, Any]
+
+    def driving(self, run_id: str) -> bool:
+        """Whether this process drives the run now."""
+        raise NotImplementedError
+
+    def _check(self) -> None:
+        if not self._open:
+            raise UsageError("this Runtime is not open; use `async with Runtime(…) as runtime:`")
+
+    def _fold(self, row: RunRow, record: Record) -> Fold:
+        fold = self._folds.get(row.run_id)
+        if fold is None:
+            fold = self._folds[row.run_id] = Fold(row.tenant, row.interaction_id, row.run_id, record)
+        else:
+            fold.record = record
+        return fold
+
+    async def refresh(self, fold: Fold) -> None:
+        """Bring a fold up to date where no driver of this process does."""
+        if fold.run_id in self._drives:
+            return
+        for entry in await self.store.entries(fold.tenant, fold.interaction_id, fold.record.tip):
+            if entry.entry > fold.record.tip:
+                fold.record.apply(entry)
+
+    async def get(self, run_id: str, tenant: str = "default") -> Run:
+        """A handle on a run. Raises NotFound, also for another tenant's."""
+        self._check()
+        row = await self.store.run(tenant, run_id)
+        fold = self._folds.get(run_id)
+        if fold is None:
+            fold = self._fold(row, Record(await self.store.entries(tenant, row.interaction_id)))
+        else:
+            await self.refresh(fold)
+        return Run(cast("Runs", self), fold)
+
+    async def runs(
+        self, *, tenant: str = "default", status: str | None = None, agent: str | None = None,
+        interaction: str | None = None, limit: int = 50, before: str | None = None,
+    ) -> list[RunRow]:  # fmt: skip  # rows by what belongs together
+        """Runs of a tenant, newest first."""
+        self._check()
+        return await self.store.runs(
+            tenant, status=status, agent=agent, interaction_id=interaction, limit=limit, before=before
+        )
+
+    async def timeline(self, run_id: str, *, tenant: str = "default") -> list[Any]:
+        """What happened, in rows for a person."""
+        run = await self.get(run_id, tenant)
+        from counterfoil.core.timeline import rows
+
+        return rows(run._fold.record, run_id)
+
+    async def context(
+        self,
+        run_id: str,
+        *,
+        after: int = 0,
+        thread: str | None = None,
+        limit: int | None = None,
+        tenant: str = "default",
+    ) -> list[dict[str, JsonValue]]:
+        """The items of the run's conversation as a client reads them (contract 1.4)."""
+        run = await self.get(run_id, tenant)
+        from counterfoil.core.wire import context_items
+
+        return context_items(run._fold.record, run_id, after=after, thread=thread, limit=limit)
+
+    async def tool_result(
+        self, run_id: str, sequence: int, *, offset: int = 0, limit: int | None = None, tenant: str = "default"
+    ) -> KeptRange:
+        """A whole result, or characters of it. Raises NotFound where no result has this number."""
+        run = await self.get(run_id, tenant)
+        for call in run._fold.record.runs[run_id].calls:
+            entry = call.result
+            if entry is None or call.turn.result_sequence(call.index) != sequence:
+                continue
+            if entry.kept_id is not None:
+                return await self.store.kept(tenant, entry.kept_id, offset, limit)
+            text = entry.result.model_output
+            end = None if limit is None else offset + limit
+            return KeptRange(text[offset:end], offset, len(text), entry.size)
+        raise NotFound(f"run {run_id} has no result with sequence {sequence}; its timeline lists them")
+
+    async def errors(
+        self, run_id: str | None = None, *, tool: str | None = None, code: int | None = None, since: int | None = None,
+        limit: int = 100, tenant: str = "default",
+    ) -> list[ToolErrorReport]:  # fmt: skip  # two rows
+        """Error reports, newest first. Raises NotFound for an unknown run."""
+        self._check()
+        if run_id is not None:
+            await self.store.run(tenant, run_id)
+        return await self.store.reports(tenant, ReportFilter(run_id, tool, code, since, limit))
+
+    async def events(self, run_id: str, *, after: int | None = None, tenant: str = "default") -> AsyncIterator[Event]:
+        """A run's events from the first, or after an entry, until it ends or pauses. Raises NotFound."""
+        self._check()
+        row = await self.store.run(tenant, run_id)
+        async for event in follow(self, row, after or 0):
+            yield event
+
+    async def verify(
+        self, head: Sequence[Head] | None = None, progress: Callable[[int], None] | None = None
+    ) -> Verification:
+        """Prove the laws of the contract on the whole store."""
+        from counterfoil.verify import verify  # the laws are a tenth of the package; few programs check them
+
+        self._check()
+        return await verify(self.store, head=head, progress=progress)
+
+    async def erase(self, run_id: str, *, tenant: str = "default") -> int:
+        """Erase the contents of an ended run; digests and sizes stay. Raises NotFound, Conflict."""
+        self._check()
+        return await self.store.erase(tenant, run_id, self.effects.now())
+
+    async def approvals(self, run_id: str | None = None, *, tenant: str = "default") -> list[Approval]:
+        """What waits for a decision, oldest first. Raises NotFound for an unknown run."""
+        self._check()
+        if run_id is not None:
+            await self.store.run(tenant, run_id)
+        now = moment(self.effects.now())
+        waiting = await self.store.approvals(tenant, run_id)
+        return [a for a in waiting if a.expires_at is None or a.expires_at > now]
