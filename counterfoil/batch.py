@@ -445,6 +445,16 @@ class Batch(ExecutionHooks):
 
     # end early
 
+    def leave(self) -> None:
+        """Give back what calls hold that do not come to start here; a lock that comes later goes back by itself."""
+        for _ in self.starting:
+            self.drive.slots.give()
+        idle = {**self.ready, **dict(self.starting)}
+        self.ready, self.starting = {}, []
+        for index, ready in idle.items():
+            if ready.locked:
+                self.drive.locks.give(self.env.caller.tenant, self, index)
+
     async def cancel_idle(self, why: str | None) -> None:
         """Settle every call that runs nothing: cancelled, or with a limit's name, failed."""
         for call in self.calls:
@@ -454,6 +464,8 @@ class Batch(ExecutionHooks):
                 continue
             name = call.record.tool_name
             known = self.ready.pop(call.index, None) or self.asks.pop(call.index, None)
+            if type(known) is Ready and known.locked:
+                self.drive.locks.give(self.env.caller.tenant, self, call.index)
             began = self.env.effects.clock()
             if why is not None:
                 await self.settle(call, out_of_budget(call, known, why), began)

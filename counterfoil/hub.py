@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from counterfoil.core.errors import StoreError
+
 if TYPE_CHECKING:
     from counterfoil.core.events import Event
     from counterfoil.store import Owner, Store
+
+log = logging.getLogger("counterfoil")
 
 MAX_LIVE = 10_000
 """Deltas and progress that wait for a slow reader; beyond it the oldest are dropped, for they are not on record."""
@@ -129,10 +134,26 @@ class Locks:
         task.add_done_callback(self._tasks.discard)
 
     async def _acquire_shared(self, key: tuple[str, str]) -> None:
-        while not await self._store.lock(*key, self._owner):  # noqa: ASYNC110  # another process may hold it
+        while not await self._taken(key):  # noqa: ASYNC110  # another process may hold it
             await asyncio.sleep(POLL_SECONDS)
         holder, index = self._held[key]
         holder.locked(index)
+
+    async def _taken(self, key: tuple[str, str]) -> bool:
+        try:
+            return await self._store.lock(*key, self._owner)
+        except StoreError:  # a call must not wait for ever because the disk was full for a moment
+            log.exception("lock %s of tenant %s could not be asked for; it is asked for again", key[1], key[0])
+            return False
+
+    async def _give_back(self, key: tuple[str, str]) -> None:
+        while key not in self._held:  # else it is wanted here again, and goes back after that
+            try:
+                await self._store.unlock(*key, self._owner)
+                return
+            except StoreError:
+                log.exception("lock %s of tenant %s could not be given back; it is tried again", key[1], key[0])
+            await asyncio.sleep(POLL_SECONDS)
 
     def give(self, tenant: str, holder: Holder, index: int) -> None:
         """Give back whatever this call holds; the next one in order takes it."""
@@ -150,7 +171,7 @@ class Locks:
             return
         del self._held[key]
         if self._store.shared:
-            task = asyncio.get_running_loop().create_task(self._store.unlock(*key, self._owner))
+            task = asyncio.get_running_loop().create_task(self._give_back(key))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 

@@ -149,8 +149,7 @@ class Drive(Asking):
         batch = self.batch
         if batch is None:
             return
-        for _ in batch.starting:
-            self.slots.give()  # their starts did not come to be on record
+        batch.leave()
         flights = list(batch.flights.values())
         for flight in flights:
             flight.tell("abandon")

@@ -10,7 +10,7 @@ from counterfoil.core.events import Event
 from counterfoil.core.turn import moment
 from counterfoil.hub import MAX_LIVE, Hub, Slots
 from counterfoil.testing import call, say
-from tests.helpers import Gate, agent, both, codes, go, outcomes, until
+from tests.helpers import Gate, Place, agent, both, codes, go, outcomes, until
 from tests.marks import law
 
 
@@ -196,6 +196,68 @@ def test_a_call_that_waits_for_a_lock_can_be_cancelled_and_leaves_the_lock_free(
             await three.wait()
             assert (one.answer, three.answer) == ("done", "done")
             assert "+two" not in gate.log
+
+    go(main())
+
+
+@both
+@law("2.7.lock", "7.8")
+def test_a_call_that_has_its_lock_and_waits_for_a_place_gives_it_back_when_it_is_cancelled(place):
+    async def main():
+        gate = Gate()
+
+        @tool(lock="till")
+        async def hold(at: str) -> str:
+            """Hold the till."""
+            await gate.enter(at)
+            return at
+
+        busy = agent([[call("work", at="busy", id="b")], say("done")], gate.tool(), name="busy")
+
+        def desk(name):
+            return agent([[call("hold", at=name, id=name)], say("done")], hold, name=name)
+
+        async with place.open(busy, desk("one"), desk("two"), concurrency=1) as runtime:
+            first = await runtime.start("busy", "go")
+            await gate.began("busy")
+            one = await runtime.start("one", "go")
+            await until(lambda: runtime.slots._waiting)
+            assert runtime.locks._held
+            await one.cancel()
+            assert outcomes(await one.wait()) == {"one": "Cancelled"}
+            gate.open("busy", "two")
+            two = await (await runtime.start("two", "go")).wait()
+            assert (two.answer, (await first.wait()).answer) == ("done", "done")
+
+    go(main())
+
+
+@law("2.7.lock")
+def test_a_store_that_fails_for_a_while_makes_a_call_wait_for_its_lock_and_no_longer(tmp_path, caplog):
+    async def main():
+        gate = Gate()
+
+        @tool(lock="till")
+        async def hold(at: str) -> str:
+            """Hold the till."""
+            await gate.enter(at)
+            return at
+
+        def desk(name):
+            return agent([[call("hold", at=name, id=name)], say("done")], hold, name=name)
+
+        place = Place("sqlite", tmp_path)
+        async with place.open(desk("one")) as here, place.open(desk("two")) as there:
+            one = await here.start("one", "go")
+            await gate.began("one")
+            two = await there.start("two", "go")
+            await until(lambda: there.locks._held)
+            there.store._writer._db.execute("PRAGMA query_only = ON")
+            gate.open("one", "two")
+            assert (await one.wait()).answer == "done"
+            await until(lambda: "asked for again" in caplog.text)
+            there.store._writer._db.execute("PRAGMA query_only = OFF")
+            assert (await two.wait()).answer == "done"
 
     go(main())
 
