@@ -244,6 +244,7 @@ def _builtin(drive: Drive) -> Any:
 async def _ended(task: asyncio.Task[None]) -> None:
     """Wait for a task without becoming its owner: a waiter that is cancelled cancels nothing."""
     if task.done():
+        await asyncio.sleep(0)  # what follows from its end comes in the next turn of the event loop
         return
     waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

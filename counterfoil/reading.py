@@ -53,7 +53,10 @@ class Reading:
         """Bring a fold up to date where no driver of this process does."""
         if fold.run_id in self._drives:
             return
-        for entry in await self.store.entries(fold.tenant, fold.interaction_id, fold.record.tip):
+        fresh = await self.store.entries(fold.tenant, fold.interaction_id, fold.record.tip)
+        if fold.run_id in self._drives:
+            return  # it was taken up meanwhile, and its driver alone writes to the fold
+        for entry in fresh:
             if entry.entry > fold.record.tip:
                 fold.record.apply(entry)
 

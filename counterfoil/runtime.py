@@ -109,7 +109,10 @@ class Runtime(Driving):
         """Open the store; with agents, begin to take up unfinished runs whose process is dead."""
         await self.store.open()
         self._ready()
-        if self.store.shared and self.agents:
+        self._begin_to_sweep()
+
+    def _begin_to_sweep(self) -> None:
+        if self._open and self.store.shared and self.agents and self._sweeper is None:
             self._sweeper = asyncio.create_task(self._sweep())
 
     def _ready(self) -> None:
@@ -161,6 +164,7 @@ class Runtime(Driving):
         self._check()
         if not isinstance(agent, str):
             self.register(agent)
+            self._begin_to_sweep()
         name = agent if isinstance(agent, str) else agent.name
         if approvals not in ("any-order", "one-by-one"):
             raise ValueError(f"approvals must be 'any-order' or 'one-by-one', got {approvals!r}")
@@ -233,6 +237,7 @@ class Runtime(Driving):
         """
         if not isinstance(agent, str):
             self.register(agent)
+            self._begin_to_sweep()
         name = agent if isinstance(agent, str) else agent.name
         known = self.agents.get(name)
         offered = known is not None and tool in known.tool_map

@@ -427,3 +427,35 @@ def test_when_the_batch_is_over_no_task_of_it_is_left(place):
             assert len(run.results) == 3
 
     go(main())
+
+
+@both
+@law("2.7.sequential", "2.7.lock")
+def test_a_barrier_also_waits_for_an_earlier_call_that_waits_for_its_lock(place):
+    async def main():
+        gate = Gate()
+
+        @tool(lock="till")
+        async def hold(at: str) -> str:
+            """Hold the till."""
+            await gate.enter(at)
+            return at
+
+        other = agent([[call("hold", at="other")], say("done")], hold, name="other")
+        desk = agent(
+            [[call("hold", at="a"), call("alone", at="s"), call("work", at="w")], say("done")],
+            hold, gate.tool("alone", sequential=True), gate.tool(),
+        )  # fmt: skip  # rows by what belongs together
+        async with place.open(other, desk) as runtime:
+            first = await runtime.start("other", "go")
+            await gate.began("other")
+            run = await runtime.start("desk", "go")
+            await until(lambda: run.calls)
+            await asyncio.sleep(0.02)
+            assert gate.log == ["+other"]
+            gate.open("other", "a", "s", "w")
+            await first.wait()
+            await run.wait()
+            assert gate.log == ["+other", "-other", "+a", "-a", "+s", "-s", "+w", "-w"]
+
+    go(main())

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import threading
 
 import pytest
 
-from counterfoil import Hooks, Limits, Succeeded, Text, tool
+from counterfoil import Hooks, Limits, Runtime, Succeeded, Text, tool
+from counterfoil.core.approval import Decision
 from counterfoil.core.call_entries import ResultEntry
+from counterfoil.core.entries import CancelEntry, QueuedEntry
 from counterfoil.core.result import seal
+from counterfoil.effects import Effects
 from counterfoil.testing import call, say
 from tests.helpers import (
     SOON,
     Gate,
+    Place,
     agent,
     arrives,
     both,
@@ -320,5 +326,94 @@ def test_whatever_happened_the_next_request_is_paired_and_never_empty(place):
             paired(desk)
             paired(after)
             assert len([m for m in requests(after)[0] if m["role"] == "tool"]) == 10
+
+    go(main())
+
+
+def elsewhere(runtime, work):
+    """Do something on the same record while this event loop stands still, as another process may."""
+    if not runtime.store.shared:
+        with contextlib.suppress(StopIteration):
+            work(runtime.store).send(None)
+        return
+
+    async def other():
+        async with Runtime(runtime.url) as reader:
+            await work(reader.store)
+
+    thread = threading.Thread(target=lambda: asyncio.run(other()))
+    thread.start()
+    thread.join()
+
+
+@both
+@law("7.1", "7.2.one-by-one")
+@case("R077")
+def test_a_decision_in_the_moment_of_the_pause_is_not_missed(place):
+    pay, seen = counted("pay", needs_approval=True)
+    desk = agent([[call("pay", n=1, id="a")], say("done")], pay)
+    effects = Effects()
+
+    async def main():
+        async with place.open(desk, effects=effects) as runtime:
+            decision = Decision("approve", "grace", at=effects.now())
+
+            def at_the_pause(point):
+                if point == "store:before:paused" and not decided:
+                    decided.append(point)
+                    elsewhere(runtime, lambda store: store.decide("default", run.id, "a", decision))
+
+            decided = []
+            effects.probe = at_the_pause
+            run = await runtime.start("desk", "go")
+            await run.wait()
+            assert decided
+            assert (run.status, run.answer, len(seen)) == ("completed", "done", 1)
+            assert not any(type(e).__name__ == "RunPaused" for e in [e async for e in run.events()])
+
+    go(main())
+
+
+@both
+@law("5.cancelled", "5.queued-message")
+@pytest.mark.parametrize("what", ["cancel", "message"])
+def test_what_comes_in_the_moment_of_the_end_is_not_missed(place, what):
+    desk = agent([say("first"), say("second")])
+    effects = Effects()
+
+    async def main():
+        async with place.open(desk, effects=effects) as runtime:
+            done = []
+
+            def at_the_end(point):
+                if point == "store:before:turn,ended" and not done:
+                    done.append(point)
+                    made = CancelEntry if what == "cancel" else functools.partial(QueuedEntry, text="wait")
+                    entry = made(run_id=run.id, at=effects.now())
+                    elsewhere(runtime, lambda store: store.post("default", run.id, entry))
+
+            effects.probe = at_the_end
+            run = await runtime.start("desk", "go")
+            await run.wait()
+            assert done
+            assert (run.status, run.answer) == (("cancelled", None) if what == "cancel" else ("completed", "second"))
+
+    go(main())
+
+
+def test_a_waiter_that_comes_when_a_task_has_just_ended_lets_the_loop_go_on():
+    desk = agent([[call("pay", n=1, id="a")], say("done")], counted("pay", needs_approval=True)[0])
+
+    async def main():
+        async with Place("memory", None).open(desk) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+            await run.approve("a", by="grace")
+            kick = runtime._kicks[run.id]
+            waiters = []
+            while not kick.done():
+                waiters.append(asyncio.ensure_future(run.wait()))
+                await asyncio.sleep(0)
+            await asyncio.gather(*waiters)
+            assert run.answer == "done"
 
     go(main())

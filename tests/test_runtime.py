@@ -594,3 +594,19 @@ def test_a_cancel_from_another_process_reaches_the_body(tmp_path):
 
     go(main())
     assert child.end()[0] == "cancelled"
+
+
+@law("7.9")
+def test_an_agent_that_comes_late_has_its_runs_taken_up_too(tmp_path):
+    pay, seen = counted("pay", needs_approval=True)
+    desk = agent([[call("pay", id="a")], say("done")], pay)
+
+    async def main():
+        async with Runtime(f"sqlite:///{tmp_path}/runs.db") as runtime, Runtime(runtime.url) as reader:
+            run = await (await runtime.start(desk, "go")).wait()
+            await reader.approve(run.id, "a", by="grace")
+            while (await run.refresh()).status != "completed":
+                await asyncio.sleep(0.001)
+            assert len(seen) == 1
+
+    go(main())
