@@ -197,8 +197,8 @@ def test_a_generator_without_end_is_stopped_by_the_time_out():
     @tool(timeout=0.05)
     async def endless() -> AsyncIterator[str]:
         while True:
-            await asyncio.sleep(0)
             yield "drop"
+            await asyncio.sleep(0)
 
     seen = go([endless], call("endless"))
     assert seen.failure.code == 4080
@@ -208,9 +208,13 @@ def test_a_generator_without_end_is_stopped_by_the_time_out():
 # ------------------------------------------------------------------------------------------- the time-out
 
 
+SHORT = 0.1
+"""A time-out that a body which hangs runs into, and before which its thread has begun."""
+
+
 def check_timed_out(seen: Ran, *, may_run: bool) -> None:
     assert (seen.failure.code, seen.failure.origin, seen.failure.body) == (4080, "gateway", "unknown")
-    assert "took longer than 0.02 seconds" in seen.read
+    assert f"took longer than {SHORT} seconds" in seen.read
     assert "may have had an effect" in seen.read
     assert ("may still be running" in seen.read) is may_run
     assert isinstance(seen.report.error, TimedOut)
@@ -223,7 +227,7 @@ def check_timed_out(seen: Ran, *, may_run: bool) -> None:
 def test_an_async_body_that_obeys_is_stopped_at_its_time_out():
     ended: list[str] = []
 
-    @tool(timeout=0.02)
+    @tool(timeout=SHORT)
     async def hangs() -> str:
         try:
             await asyncio.Event().wait()
@@ -241,7 +245,7 @@ def test_an_async_body_that_obeys_is_stopped_at_its_time_out():
 @law("3.4080", "7.7")
 @pytest.mark.parametrize("end", ["returns", "raises"])
 def test_what_a_body_gives_in_the_moment_that_it_had_to_stop_is_late_and_no_result(end):
-    @tool(timeout=0.02)
+    @tool(timeout=SHORT)
     async def swallows() -> str:
         try:
             await asyncio.Event().wait()
@@ -260,7 +264,7 @@ def test_what_a_body_gives_in_the_moment_that_it_had_to_stop_is_late_and_no_resu
 def test_an_async_body_that_ignores_the_cancel_is_given_up_and_its_late_end_is_logged_beside_the_call():
     let_go = asyncio.Event()
 
-    @tool(timeout=0.02)
+    @tool(timeout=SHORT)
     async def ignores() -> str:
         while not let_go.is_set():
             try:
@@ -305,9 +309,9 @@ def test_a_sync_body_that_hangs_in_its_thread_may_still_be_running_and_its_late_
         return hangs(given)
 
     body = (
-        Tool("hangs", "Hangs.", {"type": "object"}, hangs_given, timeout=0.02)
+        Tool("hangs", "Hangs.", {"type": "object"}, hangs_given, timeout=SHORT)
         if dynamic
-        else tool(name="hangs", timeout=0.02)(plain)
+        else tool(name="hangs", timeout=SHORT)(plain)
     )
     seen = go([body], call("hangs"), then=_late_is_there(let_go))
     check_timed_out(seen, may_run=True)
@@ -318,7 +322,7 @@ def test_a_sync_body_that_hangs_in_its_thread_may_still_be_running_and_its_late_
 def test_a_late_failure_is_logged_and_not_reported_again():
     let_go = threading.Event()
 
-    @tool(timeout=0.02)
+    @tool(timeout=SHORT)
     def hangs() -> str:
         let_go.wait(SECONDS)
         raise ValueError("late")
@@ -353,7 +357,7 @@ def test_a_body_within_its_time_is_not_stopped_and_its_time_out_leaves_no_trace(
 def test_a_body_that_hangs_holds_up_no_sibling_and_not_the_run():
     let_go = threading.Event()
 
-    @tool(timeout=0.02)
+    @tool(timeout=SHORT)
     def hangs() -> str:
         let_go.wait(SECONDS)
         return "at last"
@@ -567,7 +571,7 @@ def test_a_guard_that_takes_its_time_over_a_time_out_sees_it_once(monkeypatch):
     monkeypatch.setattr("counterfoil.execute.TELL_SECONDS", 0.01)
     seen_by: list[str] = []
 
-    @tool(timeout=0.02)
+    @tool(timeout=SHORT)
     async def hangs() -> None:
         await asyncio.Event().wait()
 
@@ -616,7 +620,7 @@ def test_a_failure_that_is_not_retryable_is_not_tried_again():
 def test_a_time_out_is_tried_again_and_every_attempt_has_the_same_key_and_a_clock_of_its_own():
     keys: list[str] = []
 
-    @tool(idempotent=True, retries=1, timeout=0.02)
+    @tool(idempotent=True, retries=1, timeout=0.5)
     async def slow(ctx: ToolContext[Any]) -> str:
         keys.append(ctx.idempotency_key)
         if ctx.attempt == 1:

@@ -440,7 +440,7 @@ def test_the_time_limit_of_an_outer_call_does_not_become_that_of_an_inner_one_wh
     async def main() -> None:
         helper = Agent("helper", ScriptedModel([call("slow"), say("inner done")]), tools=[slow])
 
-        @tool(timeout=0.05)
+        @tool(timeout=0.3)
         async def delegates() -> str:
             inner.append(await runtime.start(helper, "Work."))
             await inner[0].wait()
