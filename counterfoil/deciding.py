@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 from counterfoil.core.approval import Approval, Decision
 from counterfoil.core.entries import CancelEntry, QueuedEntry, ResumedEntry
-from counterfoil.core.errors import Conflict, NotPending, UsageError
+from counterfoil.core.errors import Conflict, NotFound, NotPending, UsageError
 from counterfoil.core.jsontext import JsonValue, clean_text
 from counterfoil.core.limits import DEFAULT_LIMITS, Limits
 from counterfoil.core.record import Record
@@ -27,6 +28,8 @@ class Deciding(Reading):
     agents: dict[str, Any]
     limits: Limits | None
     owner: Owner
+    _lost: set[str]
+    """Runs that may be this process's on record though it does not drive them; it may take them up again."""
 
     def kick(self, tenant: str, run_id: str) -> None:
         """Something was put on record for this run."""
@@ -37,6 +40,17 @@ class Deciding(Reading):
 
     def _drive(self, agent: Any, lease: Lease, fold: Fold) -> Drive:
         raise NotImplementedError
+
+    @contextmanager
+    def _claiming(self, run_id: str) -> Iterator[None]:
+        """Whatever goes wrong in here: on record the run may be this process's, and nobody else would take it up."""
+        try:
+            yield
+        except (Conflict, NotFound):
+            raise
+        except BaseException:  # also when whoever waits for this goes away
+            self._lost.add(run_id)
+            raise
 
     async def approve(
         self, run_id: str, call_id: str, *, by: str | None = None, reason: str | None = None,
@@ -149,14 +163,15 @@ class Deciding(Reading):
             raise UsageError(f"agent {row.agent!r} is not registered here; open the Runtime with it")
         if row.status != "limited":
             raise NotPending(f"run {run_id} is {row.status}; only a limited run can be resumed with new limits")
-        lease = await self.store.reopen(row, self.owner)
-        if lease is None:
-            raise Conflict(f"run {run_id} was taken up by somebody else")
-        record = Record(await self.store.entries(tenant, row.interaction_id))
-        fold = self._fold(row, record)
-        budget = limits or agent.limits or self.limits or DEFAULT_LIMITS
-        entry = ResumedEntry(run_id=run_id, at=self.effects.now(), limits=budget)
-        await self.store.commit(lease, [entry])
+        with self._claiming(run_id):
+            lease = await self.store.reopen(row, self.owner)
+            if lease is None:
+                raise Conflict(f"run {run_id} was taken up by somebody else")
+            record = Record(await self.store.entries(tenant, row.interaction_id))
+            fold = self._fold(row, record)
+            budget = limits or agent.limits or self.limits or DEFAULT_LIMITS
+            entry = ResumedEntry(run_id=run_id, at=self.effects.now(), limits=budget)
+            await self.store.commit(lease, [entry])
         record.apply(entry)
         self._drive(agent, lease, fold).resumed = True
         return Run(cast("Runs", self), fold)

@@ -14,7 +14,7 @@ from counterfoil.core.call import Caller
 from counterfoil.core.entries import (
     RunEntry,
 )
-from counterfoil.core.errors import Fenced, UsageError
+from counterfoil.core.errors import Fenced, StoreError, UsageError
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.record import Record
 from counterfoil.core.states import OPEN
@@ -34,6 +34,8 @@ POLL_SECONDS = 0.1
 """How often a Runtime looks whether another process has written to a shared store."""
 SWEEP_SECONDS = 1.0
 """How often it looks for runs of dead processes though nothing was written."""
+PUT_OFF_SECONDS = (1.0, 60.0)
+"""Before the sweep takes a run up again whose driver failed here: at first, doubling, and at most."""
 
 _pool: list[ThreadPool] = []
 
@@ -75,6 +77,8 @@ class Driving(Deciding):
     _tasks: dict[str, asyncio.Task[None]]
     _kicks: dict[str, asyncio.Task[None]]
     _timers: dict[str, asyncio.TimerHandle]
+    _put_off: dict[str, tuple[float, float]]
+    """Runs whose driver failed here: on the loop's clock when the sweep may take them up again; the wait so far."""
 
     def _drive(self, agent: Any, lease: Lease, fold: Fold) -> Drive:
         caller = cast("RunEntry", fold.record.runs[fold.run_id].head).caller
@@ -87,6 +91,7 @@ class Driving(Deciding):
             hooks=join_hooks(self.hooks, getattr(agent, "hooks", None)),
         )  # fmt: skip  # rows by what belongs together
         fold.error = None
+        self._lost.discard(fold.run_id)
         self._drives[fold.run_id] = drive
         task = asyncio.get_running_loop().create_task(self._driven(drive, fold))
         self._tasks[fold.run_id] = task
@@ -96,23 +101,41 @@ class Driving(Deciding):
         run_id = fold.run_id
         try:
             await drive.go()
+            self._put_off.pop(run_id, None)
         except Fenced as e:
             log.info("run %s is driven by another worker now: %s", run_id, e)
-            fold.record = Record(await self.store.entries(fold.tenant, fold.interaction_id))
-        except asyncio.CancelledError:
-            await asyncio.shield(self._give_up(drive))
-            raise
+            await drive.abandon()
+            await self._read_again(fold)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as e:  # whoever waits is told; the record shows how far it came
+            told_to_stop = isinstance(e, asyncio.CancelledError) and _cancelled()
+            await asyncio.shield(self._give_up(drive))
+            if told_to_stop:
+                raise
             log.exception("the driver of run %s failed", run_id)
-            fold.error = e
-            await self._give_up(drive)
+            fold.error = RuntimeError("it raised CancelledError") if isinstance(e, asyncio.CancelledError) else e
+            self._fails(run_id)
+            drive._foreign = False  # the sweep takes it up again, and not at once
+            await self._read_again(fold)
         finally:
             del self._drives[run_id], self._tasks[run_id]
             self.hub.wake(run_id)
         if self._open:
             self._after(drive, fold)
+
+    async def _read_again(self, fold: Fold) -> None:
+        """The fold as it is on record: it may hold a turn that did not come to be."""
+        try:
+            fold.record = Record(await self.store.entries(fold.tenant, fold.interaction_id))
+        except StoreError:
+            log.exception("run %s could not be read", fold.run_id)
+
+    def _fails(self, run_id: str) -> None:
+        """The run could not be driven; what fails at once must not be tried without end."""
+        first, most = PUT_OFF_SECONDS
+        wait = min(2 * self._put_off[run_id][1], most) if run_id in self._put_off else first
+        self._put_off[run_id] = asyncio.get_running_loop().time() + wait, wait
 
     def _after(self, drive: Drive, fold: Fold) -> None:
         if drive._foreign:
@@ -138,8 +161,9 @@ class Driving(Deciding):
     async def _give_up(self, drive: Drive) -> None:
         await drive.abandon()
         try:
-            await self.store.release(drive.lease)
-        except Exception:  # the record is safe; another process takes the run up when this one is gone
+            with self._claiming(drive.run.run_id):
+                await self.store.release(drive.lease)
+        except Exception:  # the record is safe; the sweep takes the run up again
             log.exception("run %s could not be released", drive.lease.run_id)
 
     def kick(self, tenant: str, run_id: str) -> None:
@@ -151,7 +175,12 @@ class Driving(Deciding):
         if run_id not in self._kicks and self._open:
             task = asyncio.get_running_loop().create_task(self._take_up(tenant, run_id))
             self._kicks[run_id] = task
-            task.add_done_callback(lambda _: self._kicks.pop(run_id, None))
+            task.add_done_callback(functools.partial(self._kicked, run_id))
+
+    def _kicked(self, run_id: str, task: asyncio.Task[None]) -> None:
+        del self._kicks[run_id]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("run %s could not be taken up", run_id, exc_info=error)
 
     async def _take_up(self, tenant: str, run_id: str) -> None:
         await self._take_up_row(await self.store.run(tenant, run_id))
@@ -163,7 +192,7 @@ class Driving(Deciding):
         if not force and (row.pool != self.pool or (row.not_before or 0) > now):
             return False
         if row.owner is not None:
-            return not alive(row.owner)
+            return not alive(row.owner) or (row.owner == self.owner and row.run_id in self._lost)
         due = row.wake_at is not None and row.wake_at <= now
         return row.runnable or due or row.status == "running"
 
@@ -171,10 +200,11 @@ class Driving(Deciding):
         agent = self.agents.get(row.agent) or (_Nobody(row.agent) if force else None)
         if agent is None or not self._may_take(row, force=force):
             return
-        lease = await self.store.claim(row, self.owner)
-        if lease is None:
-            return
-        record = Record(await self.store.entries(row.tenant, row.interaction_id))
+        with self._claiming(row.run_id):
+            lease = await self.store.claim(row, self.owner)
+            if lease is None:
+                return
+            record = Record(await self.store.entries(row.tenant, row.interaction_id))
         self._drive(agent, lease, self._fold(row, record))
 
     async def _sweep(self) -> None:
@@ -190,12 +220,20 @@ class Driving(Deciding):
                         for drive in list(self._drives.values()):
                             drive.notify()
                     for row in await self.store.open_runs(list(self.agents), self.pool):
-                        await self._take_up_row(row)
+                        if self._put_off.get(row.run_id, (0.0, 0.0))[0] <= asyncio.get_running_loop().time():
+                            await self._sweep_row(row)
             except asyncio.CancelledError:
                 raise
             except Exception:  # the sweep must outlive a locked file or a full disk
                 log.exception("the sweep for runs to take up failed; it tries again")
             await asyncio.sleep(POLL_SECONDS)
+
+    async def _sweep_row(self, row: RunRow) -> None:
+        try:
+            await self._take_up_row(row)
+        except Exception:  # one run that cannot be taken up must not keep the others waiting
+            log.exception("run %s could not be taken up; it is tried again", row.run_id)
+            self._fails(row.run_id)
 
     # wait
 
@@ -213,8 +251,9 @@ class Driving(Deciding):
             task = self._tasks.get(run_id) or self._kicks.get(run_id)
             if task is not None:
                 await _ended(task)
-                if fold.error is not None:
-                    raise fold.error
+                error = fold.error or (None if task.cancelled() else task.exception())
+                if error is not None:
+                    raise error
                 if run_id in self._kicks or run_id in self._tasks:
                     continue
                 state = fold.record.runs[run_id]
@@ -239,6 +278,12 @@ class Driving(Deciding):
 
 def _builtin(drive: Drive) -> Any:
     return read_result_tool(drive.record, drive.store, drive.lease.tenant, drive.env.thread_id)
+
+
+def _cancelled() -> bool:
+    """Somebody cancelled this very task; else a CancelledError is the program's own."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

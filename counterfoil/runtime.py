@@ -78,6 +78,8 @@ class Runtime(Driving):
         self._folds: WeakValueDictionary[str, Fold] = WeakValueDictionary()
         self._sweeper: asyncio.Task[None] | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._lost: set[str] = set()
+        self._put_off: dict[str, tuple[float, float]] = {}
 
     @classmethod
     def in_memory(cls, agent: Any, *, hooks: Any = None, deps: Callable[[Caller], Any] | None = None) -> Runtime:
@@ -131,6 +133,7 @@ class Runtime(Driving):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._sweeper = None
         await self.locks.close()
         leave(self.owner)
         await self.store.close()
@@ -205,12 +208,13 @@ class Runtime(Driving):
         probe = self.effects.probe
         if probe is not None:
             probe("store:before:create")
-        row, created = await self.store.create(new)
-        if probe is not None:
-            probe("store:after:create")
-        if not created:
-            return await self.get(row.run_id, tenant=row.tenant)
-        entries = first if interaction is None else await self.store.entries(row.tenant, row.interaction_id)
+        with self._claiming(run_id):
+            row, created = await self.store.create(new)
+            if probe is not None:
+                probe("store:after:create")
+            if not created:
+                return await self.get(row.run_id, tenant=row.tenant)
+            entries = first if interaction is None else await self.store.entries(row.tenant, row.interaction_id)
         fold = self._fold(row, Record(entries))
         if here:
             self._drive(known, Lease(row.tenant, row.run_id, row.interaction_id, row.epoch), fold)

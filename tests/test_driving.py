@@ -1,0 +1,125 @@
+"""Driving when something goes wrong around a run: nobody waits for ever, and nothing is tried without end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+
+import pytest
+
+from counterfoil import tool
+from counterfoil.core.errors import StoreError
+from counterfoil.owners import this_process
+from counterfoil.testing import call, say
+from tests.helpers import Gate, Place, agent, arrives, both, fine, go, until
+from tests.marks import law
+
+ONE_CALL = [[call("fine", id="f")], say("done")]
+
+
+@contextlib.contextmanager
+def refusing(runtime):
+    """Its store refuses every write, as on a full disk."""
+    db = runtime.store._writer._db
+    db.execute("PRAGMA query_only = ON")
+    try:
+        yield
+    finally:
+        db.execute("PRAGMA query_only = OFF")
+
+
+@law("7.6", "7.8")
+def test_a_run_whose_starter_went_away_is_driven_all_the_same(tmp_path):
+    async def main():
+        async with Place("sqlite", tmp_path).open(agent(ONE_CALL, fine)) as runtime:
+            other = sqlite3.connect(tmp_path / "runs.db", isolation_level=None)
+            other.execute("BEGIN IMMEDIATE")
+            starting = asyncio.create_task(runtime.start("desk", "go"))
+            await until(lambda: runtime.store._writer._handed)  # its run waits for the file, in the writer's thread
+            starting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await starting
+            other.execute("COMMIT")
+            other.close()
+            while not (rows := await runtime.runs()):
+                await asyncio.sleep(0.001)
+            run = await arrives(await runtime.get(rows[0].run_id), "completed")
+            assert run.answer == "done"
+
+    go(main())
+
+
+@law("7.6", "2.3")
+def test_a_run_whose_store_failed_for_a_while_is_taken_up_again_by_the_same_process(tmp_path, caplog):
+    async def main():
+        gate = Gate()
+        script = [[call("look", at="x", id="x")], say("done")]
+        async with Place("sqlite", tmp_path).open(agent(script, gate.tool("look", read_only=True))) as runtime:
+            run = await runtime.start("desk", "go")
+            await gate.began("x")
+            with refusing(runtime):
+                gate.open("x")
+                with pytest.raises(StoreError, match="read-only"):
+                    await run.wait()
+                await until(lambda: "could not be released" in caplog.text)
+                assert run.results == []  # what is not on record is not shown
+            run = await arrives(run, "completed")
+            assert [r.attempt for r in run.results] == [2]
+
+    go(main())
+
+
+@law("7.6")
+def test_a_run_that_cannot_be_read_keeps_no_other_waiting_and_is_not_tried_at_every_look(tmp_path, caplog):
+    place = Place("sqlite", tmp_path)
+
+    async def prepare():
+        async with place.runtime() as runtime:
+            for _ in range(2):
+                await runtime.start("desk", "go")
+
+    async def main():
+        async with place.runtime(agent(ONE_CALL, fine)) as runtime:
+            whole, damaged = await runtime.runs()
+            await arrives(await runtime.get(whole.run_id), "completed")
+            await until(lambda: "could not be taken up" in caplog.text)
+            epoch = (await runtime.store.run("default", damaged.run_id)).epoch
+            began = asyncio.get_running_loop().time()
+            while asyncio.get_running_loop().time() < began + 0.5:
+                await (await runtime.start("desk", "go")).wait()  # each write makes the sweep look again
+                await asyncio.sleep(0.01)
+            assert (await runtime.store.run("default", damaged.run_id)).epoch <= epoch + 1
+
+    go(prepare())
+    db = sqlite3.connect(tmp_path / "runs.db")
+    db.execute("UPDATE entries SET body = x'00' WHERE run = 1")
+    db.commit()
+    db.close()
+    go(main())
+
+
+@both
+@law("2.7", "7.7")
+def test_a_driver_that_lost_its_run_keeps_neither_lock_nor_place(place):
+    async def main():
+        gate = Gate()
+
+        @tool(lock="till")
+        async def hold() -> str:
+            """Hold the till."""
+            return "held"
+
+        one = agent([[call("work", at="a", id="a"), call("hold", id="h")], say("done")], gate.tool(), hold, name="one")
+        two = agent([[call("hold", id="h")], say("done")], hold, name="two")
+        async with place.runtime(one, two, concurrency=1) as runtime:
+            run = await runtime.start("one", "go")
+            await gate.began("a")
+            await until(lambda: runtime.slots._waiting)  # `hold` has its lock, and waits for a place
+            row = await runtime.store.run("default", run.id)
+            assert await runtime.store.claim(row, this_process("somebody else"))
+            gate.open("a")
+            await until(lambda: run.id not in runtime._drives)
+            assert (await (await runtime.start("two", "go")).wait()).answer == "done"
+
+    go(main())
