@@ -9,235 +9,40 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from counterfoil.core import words
-from counterfoil.core.approval import Approval, ApprovalKind, input_digest
-from counterfoil.core.call_entries import LateEntry, MemoEntry, ResultEntry, StartEntry, WaitingEntry
+from counterfoil.core.call_entries import LateEntry, MemoEntry, ResultEntry, StartEntry
 from counterfoil.core.content import Text
-from counterfoil.core.entries import Entry
-from counterfoil.core.jsontext import JsonValue, dumps, loads, normal
+from counterfoil.core.jsontext import JsonValue, normal
 from counterfoil.core.limits import ATTEMPTS
-from counterfoil.core.outcome import Cancelled, ErrorCode, Failed, ToolFailure
+from counterfoil.core.outcome import Cancelled, Failed
 from counterfoil.core.record import CallState
-from counterfoil.core.report import ToolErrorReport
 from counterfoil.core.result import seal
-from counterfoil.core.turn import moment
-from counterfoil.core.verdict import Verdict
+from counterfoil.docket import Docket
 from counterfoil.driver import Driver
-from counterfoil.ending import finish, make_report
-from counterfoil.env import Asks, Env, Finished, Ready, Refused
+from counterfoil.ending import finish
+from counterfoil.env import Env, Finished, Ready, Refused
 from counterfoil.execute import Execution, ExecutionHooks
-from counterfoil.judge import cut_off, duplicates, fail, judge, out_of_budget, readmit, refuse, repeated
-from counterfoil.render import content_size
+from counterfoil.judge import out_of_budget
 from counterfoil.store import KeptText
 
 RETRY_SECONDS = 0.1
 """Back-off before the second attempt of a tool with retries; it doubles with each further one."""
 
 
-class Batch(ExecutionHooks):
-    """One turn's calls while they are driven. What is decided but not yet on record lies in the outbox."""
+class Batch(Docket, ExecutionHooks):
+    """One turn's calls while they are driven."""
 
     def __init__(self, drive: Driver, env: Env, calls: list[CallState], *, fresh: bool = False) -> None:
-        self.drive = drive
-        self.env = env
-        self.calls = calls
-        self.ready: dict[int, Ready] = {}
-        """Judged and not started, by index."""
-        self.asks: dict[int, Asks] = {}
-        """Waits to be asked, by index."""
-        self.asked = not fresh
-        """Some call may have waited for a person, or is about to; not so in a turn that is fresh."""
+        super().__init__(drive, env, calls, fresh=fresh)
         self.flights: dict[int, Execution] = {}
         self.locking: set[int] = set()
-        self.outbox: list[Entry] = []
-        self.reports: list[ToolErrorReport] = []
         self.kept: list[KeptText] = []
         self.starting: list[tuple[int, Ready]] = []
         self.done: list[Execution] = []
         self.loop = drive.loop
 
-    # judge
-
-    async def judge_new(self, calls: list[CallState], began: float) -> None:
-        """Judge calls that have nothing on record yet."""
-        repeats = duplicates(self.calls) if len(self.calls) > 1 else ()
-        truncated = calls[0].turn.stop == "length" if calls else False
-        waits: list[CallState] = []
-        slow = (self.drive.slow_judge or self.env.policy is not None) and len(calls) > 1
-        for call in calls:
-            if truncated:
-                await self.take(call, cut_off(call.record.tool_name), began)
-            elif call.index in repeats:
-                await self.take(call, repeated(call.record.tool_name), began)
-            elif slow:
-                waits.append(call)
-            else:
-                answer = await judge(self.env, call)
-                if type(answer) is Ready:
-                    answer.began = began
-                    self.ready[call.index] = answer
-                else:
-                    await self.take(call, answer, began)
-        if waits:
-            answers = await asyncio.gather(*(judge(self.env, c) for c in waits))
-            for call, answer in zip(waits, answers, strict=True):
-                await self.take(call, answer, began)
-
-    @property
-    def waits(self) -> bool:
-        """Some call waits for a person, or is about to be asked about."""
-        if self.asks:
-            return True
-        for call in self.calls:
-            if call.waiting is not None and call.result is None:
-                return True
-        return False
-
-    async def take(self, call: CallState, answer: Ready | Asks | Refused, began: float) -> None:
-        """Act on the gateway's word."""
-        if type(answer) is Ready:
-            answer.began = began
-            self.ready[call.index] = answer
-        elif type(answer) is Asks:
-            self.asks[call.index] = answer
-            self.asked = True
-        else:
-            await self.settle(call, cast("Refused", answer), began)
-
-    async def settle(self, call: CallState, refused: Refused, began: float) -> None:
-        """Put the end of a call whose body does not run into the outbox."""
-        env = self.env
-        result = refused.result
-        if isinstance(result.outcome, Failed):
-            shown: JsonValue = call.record.raw
-            if not refused.raw_input and refused.parsed is not None:
-                shown = loads(refused.parsed)
-            seconds = env.effects.clock() - began
-            self.reports.append(await make_report(env, call, result, refused.error, shown, seconds))
-        start = call.start
-        self.outbox.append(
-            ResultEntry(
-                **self._head(call),
-                result=result,
-                size=content_size(result.content),
-                attempt=start.attempt if start else 0,
-                started_at=start.at if start else None,
-                author_type="Human" if refused.by_human else "System",
-                author_name=refused.human or "",
-                decision=refused.verdict.to_json() if refused.verdict else None,
-                parsed=refused.parsed if refused.before is None else refused.before,
-                effective=None if refused.before is None else refused.parsed,
-            )
-        )
-
-    def _head(self, call: CallState) -> Any:
-        return {
-            "run_id": self.env.run_id, "thread_id": self.env.thread_id, "at": self.env.effects.now(),
-            "step": call.turn.step, "index": call.index, "call_id": call.record.call_id, "tool_name": call.record.tool_name,
-        }  # fmt: skip  # two rows
-
-    # ask
-
-    def ask(self) -> None:
-        """Open the approvals that may be open now."""
-        one_by_one = self.drive.one_by_one
-        if one_by_one and any(c.pending for c in self.calls):
-            return
-        for index in sorted(self.asks):
-            asks = self.asks.pop(index)
-            self.outbox.append(self._waiting(self.calls[index], "approval", asks))
-            if one_by_one:
-                return
-
-    def _waiting(self, call: CallState, kind: ApprovalKind, asks: Asks | None) -> WaitingEntry:
-        env = self.env
-        now = env.effects.now()
-        verdict: Verdict | None = None
-        after = call.waiting.approval.id if call.waiting else None
-        if asks is not None:
-            effective, parsed, verdict = asks.effective, asks.parsed, asks.verdict
-        else:
-            start = cast("StartEntry", call.start)
-            effective, parsed = start.effective, start.parsed
-        seconds = env.limits.approval_seconds if kind == "approval" else None
-        if verdict is not None and verdict.expires_in is not None:
-            seconds = verdict.expires_in
-        shown = loads(effective)
-        approval = Approval(
-            id=env.effects.new_id(),
-            kind=kind,
-            run_id=env.run_id,
-            call_id=call.record.call_id,
-            tool_name=call.record.tool_name,
-            input=shown if parsed is None else loads(parsed),
-            effective_input=shown,
-            digest=input_digest(call.record.tool_name, effective),
-            rule=verdict.rule if verdict else None,
-            reason=verdict.reason if verdict else None,
-            requested_at=moment(now),
-            expires_at=None if seconds is None else moment(now + int(seconds * 1_000_000)),
-            after=after,
-            agent=env.agent,
-            tenant=env.caller.tenant,
-            approvers=verdict.approvers if verdict else (),
-            not_user=env.caller.user if verdict is not None and verdict.not_caller else None,
-        )
-        return WaitingEntry(**self._head(call), approval=approval, decision=verdict.to_json() if verdict else None)
-
-    # people
-
-    async def take_decisions(self) -> None:
-        """Act on decisions that came, and on approvals that expired."""
-        now = self.env.effects.now()
-        for call in self.calls:
-            if call.result is not None or call.waiting is None or call.in_flight or self._held(call.index):
-                continue
-            if call.decided is not None:
-                await self.take(call, await readmit(self.env, call), self.env.effects.clock())
-            elif call.waiting.approval.expires_at is not None and moment(now) >= call.waiting.approval.expires_at:
-                effective = dumps(call.waiting.approval.effective_input)
-                refused = fail(ErrorCode.APPROVAL_EXPIRED, call.record.tool_name, parsed=effective)
-                await self.settle(call, refused, self.env.effects.clock())
-
-    def _held(self, index: int) -> bool:
-        return (
-            index in self.ready
-            or index in self.asks
-            or index in self.flights
-            or any(isinstance(e, ResultEntry) and e.index == index for e in self.outbox)
-        )
-
-    async def recover(self) -> None:
-        """Take up calls whose bodies died with another process, and those that were never started."""
-        new = [c for c in self.calls if c.state == "judged"]
-        if new:
-            await self.judge_new(new, self.env.effects.clock())
-        for call in self.calls:
-            if not call.in_flight:
-                continue
-            start = cast("StartEntry", call.start)
-            tool = self.env.tools.get(call.record.tool_name)
-            if start.safe and tool is not None and tool.safe and start.attempt < ATTEMPTS + tool.retries:
-                try:
-                    arguments = tool.schema.parse(start.effective.decode())
-                except ValueError:
-                    pass
-                else:
-                    verdict = Verdict("allow", None, None, None)
-                    self.ready[call.index] = Ready(
-                        tool, arguments, start.effective, start.parsed, verdict, attempt=start.attempt + 1,
-                        lock=start.lock, began=self.env.effects.clock(), attempts=("interrupted",),
-                    )  # fmt: skip  # two rows
-                    continue
-            if tool is not None and tool.on_interrupted == "tell":
-                code = ErrorCode.INTERRUPTED
-                failure = ToolFailure(code, "the process died while the body ran", retryable=False, origin="gateway", body="unknown")
-                text = words.failure(code, call.record.tool_name)
-                await self.settle(
-                    call, refuse(Failed(failure), text, parsed=start.effective), self.env.effects.clock()
-                )
-            else:
-                self.outbox.append(self._waiting(call, "interrupted", None))
-                self.asked = True
+    def running(self, index: int) -> bool:
+        """Whether a body of the call runs here."""
+        return index in self.flights
 
     # run
 
