@@ -6,6 +6,7 @@ import asyncio
 import functools
 import hashlib
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
@@ -14,11 +15,11 @@ from counterfoil.core.context import CHARS_PER_TOKEN, Fitter
 from counterfoil.core.entries import CallRecord, CancelEntry, TurnEntry
 from counterfoil.core.errors import ModelError
 from counterfoil.core.events import TurnDelta
-from counterfoil.core.jsontext import JsonValue, clean_text, dumps
+from counterfoil.core.jsontext import JsonValue, clean_text, dumps, normal
 from counterfoil.core.limits import GUARD_SECONDS, MODEL_RETRIES
 from counterfoil.core.record import CallState
-from counterfoil.core.turn import moment
-from counterfoil.env import Env, bounded
+from counterfoil.core.turn import NO_USAGE, Usage, moment
+from counterfoil.env import Env, asked
 from counterfoil.hooks import AfterModel, BeforeModel
 from counterfoil.model import CallDelta, Model, ModelCall, ModelRequest, ModelTurn, ReasoningDelta, TextDelta
 from counterfoil.policy import Policy
@@ -129,7 +130,7 @@ class Asking(Writing):
         tools = []
         for tool in self.env.tools.values():
             if tool.offered is not None:
-                answer = await bounded(_call(tool.offered, self._plain_context()), GUARD_SECONDS)
+                answer = await asked(_call, GUARD_SECONDS, tool.offered, self._plain_context())
                 if not answer:
                     continue
             tools.append(tool)
@@ -153,7 +154,7 @@ class Asking(Writing):
         given = self.agent.instructions
         if given is None or isinstance(given, str):
             return given or ""
-        return str(await bounded(_call(given, self._plain_context()), GUARD_SECONDS))
+        return str(await asked(_call, GUARD_SECONDS, given, self._plain_context()))
 
     # asking it
 
@@ -161,12 +162,12 @@ class Asking(Writing):
         """As `_within`, between the guards of request and turn, which raise to fail the run."""
         for hook in self.hooks.before_model:
             seen = BeforeModel(self.env.caller, self.run.run_id, self.run.turns, request)
-            await bounded(hook(seen), GUARD_SECONDS)
+            await asked(hook, GUARD_SECONDS, seen)
         turn = await self._within(request)
         if turn is not None:
             for hook in self.hooks.after_model:
                 made = AfterModel(self.env.caller, self.run.run_id, self.run.turns, turn)
-                await bounded(hook(made), GUARD_SECONDS)
+                await asked(hook, GUARD_SECONDS, made)
         return turn
 
     def _time_left(self) -> float | None:
@@ -234,6 +235,25 @@ class Asking(Writing):
                 turn = None
         return turn
 
+    def _turn_entry(self, turn: ModelTurn, offer: Offered) -> TurnEntry:
+        """The turn as it goes on record.
+
+        Raises:
+            ModelError: it holds what is no part of a turn; a model may be anybody's object.
+        """
+        try:
+            usage, reasoning = turn.usage, turn.reasoning
+            return TurnEntry(
+                run_id=self.run.run_id, thread_id=self.env.thread_id, at=self.effects.now(), step=self.run.turns,
+                text=clean_text(turn.text) if turn.text else "", calls=self._records(turn.calls, offer.names),
+                stop=turn.stop if type(turn.stop) is str else _text(turn.stop, "stop"),
+                usage=usage if usage is NO_USAGE else _counted(usage),
+                model=turn.model if type(turn.model) is str else _text(turn.model, "model"),
+                offered=offer.digest, reasoning=None if reasoning is None else normal(reasoning),
+            )  # fmt: skip  # rows by what belongs together
+        except Exception as e:
+            raise ModelError(f"the model gave a turn that cannot be used: {type(e).__name__}: {e}") from e
+
     def _records(self, calls: Sequence[ModelCall], names: frozenset[str]) -> tuple[CallRecord, ...]:
         used = self.run.call_ids
         out: list[CallRecord] = []
@@ -244,8 +264,8 @@ class Asking(Writing):
                 raw = "" if raw is None else dumps(raw).decode()
             if type(name) is not str or not (name.isascii() and raw.isascii()):
                 name, raw = clean_text(str(name)), clean_text(raw)
-            if given is not None and not given.isascii():
-                given = clean_text(given)
+            if given is not None and (type(given) is not str or not given.isascii()):
+                given = clean_text(str(given))
             call_id = given
             if call_id is None or call_id in used or call_id in mine:
                 call_id = f"call_{self.effects.new_id()}"
@@ -264,6 +284,21 @@ class Asking(Writing):
                 isinstance(event, ReasoningDelta), name,
             ),
         )  # fmt: skip  # rows by what belongs together
+
+
+def _text(value: object, name: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be text, got {value!r:.80}")
+    return str(value)
+
+
+def _counted(usage: Usage) -> Usage:
+    """The usage in numbers that every reader of the record takes."""
+    tokens = int(usage.input_tokens), int(usage.output_tokens), int(usage.cached_tokens)
+    cost = float(usage.cost)
+    if min(tokens) < 0 or not 0 <= cost < math.inf:
+        raise ValueError(f"usage must be finite numbers of at least 0, got {usage!r:.200}")
+    return Usage(*tokens, cost)
 
 
 def _call(fn: Callable[..., Any], context: Any) -> Any:

@@ -18,7 +18,7 @@ from counterfoil.core.entries import (
     ResumedEntry,
     TurnEntry,
 )
-from counterfoil.core.errors import ModelError
+from counterfoil.core.errors import Fenced, ModelError, StoreError
 from counterfoil.core.jsontext import JsonValue, clean_text
 from counterfoil.core.record import CallState, Record
 from counterfoil.core.states import STATUS_OF, ending_call, limit_reached, unanimous
@@ -30,7 +30,7 @@ from counterfoil.execute import Execution
 from counterfoil.hooks import HookList
 from counterfoil.hub import Hub, Locks, Slots
 from counterfoil.judge import needs_time
-from counterfoil.model import ModelRequest, ModelTurn
+from counterfoil.model import ModelRequest
 from counterfoil.pool import ThreadPool
 from counterfoil.store import Behind, Lease, StatusChange, Store
 from counterfoil.tool import Tool
@@ -317,32 +317,30 @@ class Drive(Asking):
                 offer = await self._fit(request, offer)
             plain = not (self.hooks.before_model or self.hooks.after_model or run.limits.seconds is not None)
             turn = await (self._respond(request) if plain else self._guarded(request))
+            entry = None if turn is None else self._turn_entry(turn, offer)
         except ModelError as e:
             return await self._fail(str(e))
-        except Exception as e:  # a fault of the program must not leave the run hanging
+        except (KeyboardInterrupt, SystemExit, asyncio.CancelledError, StoreError, Fenced):
+            raise
+        except BaseException as e:  # a fault of the program must not leave the run hanging
             log.exception("run %s failed", run.run_id)
             return await self._fail(f"{type(e).__name__}: {e}")
-        if turn is None:
+        if entry is None:
             await self.refresh()
             return None
-        return await self._take_turn(turn, offer)
+        return await self._take_turn(entry, offer)
 
-    async def _fail(self, reason: str) -> str | None:
+    async def _fail(self, reason: str, *before: Entry) -> str | None:
         while self.run.cancel is None:
             try:
-                return await self._end("error", reason=clean_text(reason))
+                return await self._end("error", reason=clean_text(reason), before=before)
             except Behind:
                 continue
         return None
 
-    async def _take_turn(self, turn: ModelTurn, offer: Offered) -> str | None:
+    async def _take_turn(self, entry: TurnEntry, offer: Offered) -> str | None:
         run, record = self.run, self.record
         began = self.effects.clock()
-        entry = TurnEntry(
-            run_id=run.run_id, thread_id=self.env.thread_id, at=self.effects.now(), step=run.turns,
-            text=clean_text(turn.text) if turn.text else "", calls=self._records(turn.calls, offer.names),
-            stop=turn.stop, usage=turn.usage, model=turn.model, offered=offer.digest, reasoning=turn.reasoning,
-        )  # fmt: skip  # rows by what belongs together
         if not entry.calls:
             return await self._answer(entry)
         self.env.offered = offer.names
@@ -370,6 +368,9 @@ class Drive(Asking):
                 output = self.agent.parse_output(entry.text)
             except ValueError as e:
                 mend = words.output_mismatch(str(e))
+            except Exception as e:  # a validator of the program's own
+                log.exception("run %s failed", self.run.run_id)
+                return await self._fail(f"{type(e).__name__}: {e}", entry)
         if mend is not None:
             message = MessageEntry(**self._head(), text=mend, author_type="System", author_name="counterfoil")
             await self.write([entry, message])

@@ -136,7 +136,9 @@ class Writing:
             answer = observer(event)
             if inspect.isawaitable(answer):
                 self._aside(_observed(answer))
-        except Exception:  # an observer changes nothing
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # an observer changes nothing
             log.exception("on_event failed")
 
     def tell_progress(self, call: CallState, text: str, done: float | None, total: float | None) -> None:
@@ -152,5 +154,7 @@ class Writing:
 async def _observed(answer: Any) -> None:
     try:
         await answer
-    except Exception:  # an observer changes nothing
+    except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
+        raise
+    except BaseException:  # an observer changes nothing
         log.exception("on_event failed")
