@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -67,12 +68,12 @@ def cpu_of(code: str) -> float:
     """CPU seconds of a new interpreter that runs some code, less that of one that runs none."""
 
     def once(text: str) -> float:
-        before = os.times()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, "-c", text], check=True)
-        after = os.times()
-        return after.children_user + after.children_system - before.children_user - before.children_system
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    return min(once(code) for _ in range(7)) - min(once("pass") for _ in range(7))
+    return min(once(code) for _ in range(9)) - min(once("pass") for _ in range(9))
 
 
 def text_floor(rounds: int) -> float:
@@ -123,11 +124,13 @@ def report(found: dict[tuple[str, str], list[float]], rounds: int) -> bool:
 def static() -> bool:
     """Import time, packages of the base installation, memory."""
     ours = cpu_of("import counterfoil")
+    whole = cpu_of("from counterfoil import Agent, Runtime, tool")
     floor = cpu_of("import asyncio, pydantic; pydantic.TypeAdapter(int)")
     ratio = ours / floor
     word = "ok" if ratio <= IMPORT_BOUND else "OVER"
     print(f"import   {ours * 1e3:10.1f} {floor * 1e3:10.1f} {ratio:7.2f} {IMPORT_BOUND:7.2f}  {word}", end="")
     print("  CPU ms, asyncio + pydantic + a TypeAdapter")
+    print(f"         {whole * 1e3:10.1f}  CPU ms for Agent, Runtime and tool, which load the engine")
     held = 20 * 1.0
     peak = child("ours", "W5o")["peak_mb"] - child("ours", "W1")["peak_mb"]
     print(f"memory   {peak:10.1f} {held:10.1f} {peak / held:7.2f}    4.00  "
@@ -140,8 +143,19 @@ def peers(names: str, rounds: int) -> None:
     if not (SHARED / "bench.py").exists():
         print(f"no peers: {SHARED} does not exist")
         return
-    environment = {**os.environ, "BENCH_EXTRA": str(HERE / "adapters"), "BENCH_OUT": str(HERE / "out")}
-    (HERE / "out").mkdir(exist_ok=True)
+    venvs = Path(os.environ.get("BENCH_VENVS", HERE / "out" / "venvs"))
+    venvs.mkdir(parents=True, exist_ok=True)
+    if not (venvs / "ours").exists():
+        (venvs / "ours").symlink_to(sys.prefix)
+    environment = {
+        **os.environ,
+        "BENCH_EXTRA": str(HERE / "adapters"),
+        "BENCH_OUT": str(HERE / "out"),
+        "BENCH_VENVS": f"{venvs}/",
+    }
+    setup = ["sh", str(SHARED / "setup.sh"), "raw", *names.split(",")]
+    if any(not (venvs / name).exists() for name in names.split(",")):
+        subprocess.run(setup, env=environment, check=True)
     what = ["--adapters", f"ours,{names}", "--workloads", "W1", "--rounds", str(rounds)]
     command = [sys.executable, str(SHARED / "bench.py"), *what]
     subprocess.run(command, env=environment, cwd=HERE, check=False)

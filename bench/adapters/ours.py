@@ -15,7 +15,7 @@ NAME = "ours"
 VENV = "ours"
 IMPORT = "counterfoil"
 DIST = "counterfoil"
-INSTALL = ["-e", os.environ.get("COUNTERFOIL_REPO", "../..")]
+INSTALL = ["-e", "PATH-OF-THIS-REPOSITORY"]
 DURABLE = "every start, result and turn, before the next step"
 
 
