@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from datetime import datetime
 from typing import Any, cast
 
 from counterfoil.core import words
@@ -21,6 +23,7 @@ from counterfoil.ending import make_report
 from counterfoil.env import Asks, Env, Ready, Refused
 from counterfoil.judge import cut_off, duplicates, fail, judge, readmit, refuse, repeated
 from counterfoil.render import content_size
+from counterfoil.store import Behind
 
 
 class Docket:
@@ -171,16 +174,35 @@ class Docket:
 
     async def take_decisions(self) -> None:
         """Act on decisions that came, and on approvals that expired."""
-        now = self.env.effects.now()
+        now = moment(self.env.effects.now())
+        expired = False
         for call in self.calls:
             if call.result is not None or call.waiting is None or call.in_flight or self._held(call.index):
                 continue
             if call.decided is not None:
                 await self.take(call, await readmit(self.env, call), self.env.effects.clock())
-            elif call.waiting.approval.expires_at is not None and moment(now) >= call.waiting.approval.expires_at:
-                effective = dumps(call.waiting.approval.effective_input)
+            elif call.waiting.approval.expires_at is not None and now >= call.waiting.approval.expires_at:
+                expired = True
+        if expired:
+            await self._expire(now)
+
+    async def _expire(self, now: datetime) -> None:
+        """Settle the calls that nobody decided in time, unless another process did so before the last look."""
+        await self.drive.refresh()
+        held = self.outbox, self.reports
+        self.outbox, self.reports = [], []
+        for call in self.calls:
+            approval = call.waiting.approval if call.pending and call.waiting is not None else None
+            if approval is not None and approval.expires_at is not None and now >= approval.expires_at:
+                effective = dumps(approval.effective_input)
                 refused = fail(ErrorCode.APPROVAL_EXPIRED, call.record.tool_name, parsed=effective)
                 await self.settle(call, refused, self.env.effects.clock())
+        entries, reports = self.outbox, self.reports
+        self.outbox, self.reports = held
+        if entries:
+            with contextlib.suppress(Behind):  # somebody wrote meanwhile, perhaps a decision: it is looked at first
+                await self.drive.write(entries, reports=reports, exact=True)
+        self.drive.wake()
 
     def _held(self, index: int) -> bool:
         return (
@@ -217,9 +239,7 @@ class Docket:
                 died = "the process died while the body ran"
                 failure = ToolFailure(code, died, retryable=False, origin="gateway", body="unknown")
                 text = words.failure(code, call.record.tool_name)
-                await self.settle(
-                    call, refuse(Failed(failure), text, parsed=start.effective), self.env.effects.clock()
-                )
+                await self.settle(call, refuse(Failed(failure), text, parsed=start.effective), self.env.effects.clock())
             else:
                 self.outbox.append(self._waiting(call, "interrupted", None))
                 self.asked = True

@@ -30,8 +30,11 @@ class Driver(Protocol):
     def wake(self) -> None:
         """Look again: something ended, or may begin."""
 
-    def write(self, entries: Sequence[Entry]) -> Awaitable[None]:
-        """Append entries and take them into the fold."""
+    def write(self, entries: Sequence[Entry], *, reports: Sequence[Any] = (), exact: bool = False) -> Awaitable[None]:
+        """Append entries and take them into the fold; ``exact``: only if nobody else has appended meanwhile."""
+
+    def refresh(self) -> Awaitable[None]:
+        """Take in what others have put on record."""
 
     def write_later(self, entry: Entry) -> None:
         """Append an entry that nobody waits for."""

@@ -20,6 +20,7 @@ from counterfoil import (
     ToolContext,
     tool,
 )  # fmt: skip  # names in rows
+from counterfoil.core.approval import Decision
 from counterfoil.core.errors import NotAllowed, UsageError
 from counterfoil.testing import FrozenEffects, call, say
 from tests.helpers import (
@@ -34,6 +35,7 @@ from tests.helpers import (
     outcomes,
     pending,
     requests,
+    so,
     the_approval,
     told,
     until,
@@ -501,6 +503,30 @@ def test_an_expiry_settles_that_call_alone_while_others_run_or_wait(place):
             await run.approve("b", by="grace")
             await run.wait()
             assert [x["n"] for x in seen] == [2]
+
+    go(main())
+
+
+@both
+@law("7.2", "3.4081")
+def test_a_decision_of_another_process_in_time_counts_though_the_driver_sees_it_after_the_time(place):
+    async def main():
+        gate, effects = Gate(), FrozenEffects()
+        pay, paid = counted("pay", needs_approval=True)
+        desk = agent([[call("pay", id="p"), call("work", at="w", id="w")], say("done")], pay, gate.tool())
+        limits = Limits(approval_seconds=10)
+        async with place.open(desk, effects=effects, limits=limits) as runtime, place.runtime(effects=effects) as other:
+            run = await runtime.start("desk", "go")
+            await gate.began("w")
+            await so(run.approvals)
+            # Straight into the record, so that the driver has not looked when the time is over.
+            decision = Decision("approve", "grace", at=effects.now())
+            await other.store.decide("default", run.id, "p", decision)
+            effects.advance(20)
+            gate.open("w")
+            await run.wait()
+            assert outcomes(run) == {"p": "Succeeded", "w": "Succeeded"}
+            assert len(paid) == 1
 
     go(main())
 
