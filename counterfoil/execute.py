@@ -139,7 +139,14 @@ class Execution:
         error: BaseException | None = None
         value: object = None
         try:
-            value = await self._body()
+            tool = self.ready.tool
+            if tool.bare and not self.ready.not_before:
+                args, kwargs = cast("FunctionSchema", tool.schema).bind(self.ready.arguments, None, None)
+                value = await tool.fn(*args, **kwargs)
+                if not isinstance(value, PLAIN):
+                    value = await self._whole(value)
+            else:
+                value = await self._body()
         except asyncio.CancelledError as e:
             if self.stop == "abandon" or (self.stop is None and _told_to_stop()):
                 self.stop = "abandon"

@@ -73,6 +73,10 @@ async def judge(env: Env, call: CallState) -> Ready | Asks | Refused:
         return fail(ErrorCode.INVALID_INPUT, name, complaints=f"\n- {e}", error=e, raw_input=True)
     if env.hooks.before_call:
         return await _guarded(env, call, tool, arguments, effective)
+    if env.policy is None and tool.needs_approval is False and not tool.builtin and over_budget(env, call) is None:
+        # What `admit` says of a call that nobody has a rule for: the way of most calls.
+        lock = None if tool.lock is None else lock_of(tool, arguments)
+        return Ready(tool, arguments, effective, None, no_policy(tool.read_only, needs_approval=False), lock=lock)
     return await admit(env, call, tool, arguments, effective, None)
 
 
@@ -332,7 +336,14 @@ def _canonical(raw: str) -> bytes:
         value = decode(raw)
     except NotAnObject:
         return raw.encode("utf-8", "replace")
-    return dumps(dict(sorted(value.items())))
+    return dumps(_sorted(value))
+
+
+def _sorted(value: JsonValue) -> JsonValue:
+    """The same value with the keys of its objects in one order: JSON objects have none."""
+    if isinstance(value, dict):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    return [_sorted(item) for item in value] if isinstance(value, list) else value
 
 
 def repeated(name: str) -> Refused:

@@ -157,13 +157,15 @@ class Drive(Asking):
         if tasks:
             await asyncio.wait(tasks, timeout=self.run.limits.cancel_grace)
 
+    def _outbox_written(self, batch: Batch) -> Awaitable[None]:
+        entries, reports, kept = batch.outbox, batch.reports, batch.kept
+        batch.outbox, batch.reports, batch.kept = [], [], []
+        return self.write(entries, reports=reports, kept=kept)
+
     async def _flush(self) -> None:
         batch: Batch = self.batch  # type: ignore[assignment]  # called with a batch alone
-        entries = batch.outbox
-        if entries:
-            reports, kept = batch.reports, batch.kept
-            batch.outbox, batch.reports, batch.kept = [], [], []
-            await self.write(entries, reports=reports, kept=kept)
+        if batch.outbox:
+            await self._outbox_written(batch)
         if batch.starting:
             batch.launch()
         if self.fatal is not None:
@@ -187,7 +189,13 @@ class Drive(Asking):
                     batch.ask()
                 if batch.ready:
                     batch.select()
-            await self._flush()
+            # As `_flush`, without a frame of its own: every call comes by here twice.
+            if batch.outbox:
+                await self._outbox_written(batch)
+            if batch.starting:
+                batch.launch()
+            if self.fatal is not None:
+                raise self.fatal
             if not self.run.open:
                 return True
             if batch.done:
