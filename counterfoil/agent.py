@@ -9,7 +9,7 @@ from typing import Any, cast
 from counterfoil.core.call import Caller
 from counterfoil.core.errors import DefinitionError
 from counterfoil.core.events import Event
-from counterfoil.core.jsontext import JsonValue, normal
+from counterfoil.core.jsontext import JsonValue, clean_text, normal
 from counterfoil.core.limits import Limits
 from counterfoil.hooks import Hooks
 from counterfoil.model import Model
@@ -56,6 +56,8 @@ class Agent:
     ) -> None:
         if not isinstance(name, str) or not name.strip():
             raise DefinitionError(f"Agent: expected a name that is not empty, got {name!r}")
+        if clean_text(name) is not name:
+            raise DefinitionError(f"Agent: expected a name that can be stored, got half a surrogate: {name!r}")
         if model is None:
             raise DefinitionError(f"{name}: no model; give one, such as model='openai-chat:NAME'")
         if manages:
@@ -99,6 +101,14 @@ class Agent:
             scheme, _, rest = cast("str", self.model).partition(":")
             self._opened = cast("Model", resolve("model", scheme)(rest))
         return self._opened
+
+    async def close_model(self) -> None:
+        """Let go of a model that was made from its text, and of its connections; the next use makes it anew."""
+        if isinstance(self.model, str) and self._opened is not None:
+            opened, self._opened = self._opened, None
+            close = getattr(opened, "aclose", None)
+            if close is not None:
+                await close()
 
     def parse_output(self, text: str) -> JsonValue:
         """The answer as the output type, as JSON.

@@ -135,6 +135,9 @@ class Runtime(Driving):
         await asyncio.gather(*tasks, return_exceptions=True)
         self._sweeper = None
         await self.locks.close()
+        for agent in self.agents.values():
+            if hasattr(agent, "close_model"):
+                await agent.close_model()
         leave(self.owner)
         await self.store.close()
 
@@ -202,8 +205,8 @@ class Runtime(Driving):
         new = NewRun(
             tenant=tenant, run_id=run_id, interaction_id=interaction or self.effects.new_id(),
             new_interaction=interaction is None, agent=cast("RunEntry", first[0]).agent, entries=first, created_at=now,
-            owner=self.owner if here else None, key=key, key_digest=key_digest, pool=pool or self.pool,
-            priority=priority, not_before=later,
+            owner=self.owner if here else None, key=key and clean_text(key), key_digest=key_digest,
+            pool=pool or self.pool, priority=priority, not_before=later,
         )  # fmt: skip  # as above
         probe = self.effects.probe
         if probe is not None:
