@@ -102,9 +102,10 @@ class Deciding(Reading):
         self._check()
         now = self.effects.now()
         made = Decision(
-            decision.choice, decision.by, None if decision.reason is None else clean_text(decision.reason),
-            decision.input, decision.digest, decision.value, now, tuple(roles),
-        )  # fmt: skip  # two rows
+            decision.choice, decision.by and clean_text(decision.by),
+            None if decision.reason is None else clean_text(decision.reason),
+            decision.input, decision.digest, decision.value, now, tuple(clean_text(role) for role in roles),
+        )  # fmt: skip  # three rows
         probe = self.effects.probe
         if probe is not None:
             probe("store:before:decide")
@@ -123,7 +124,8 @@ class Deciding(Reading):
         On a run that has ended already it does nothing. Raises NotFound.
         """
         self._check()
-        entry = CancelEntry(run_id=run_id, at=self.effects.now(), reason=reason and clean_text(reason), by=by)
+        reason, by = reason and clean_text(reason), by and clean_text(by)
+        entry = CancelEntry(run_id=run_id, at=self.effects.now(), reason=reason, by=by)
         row = await self.store.post(tenant, run_id, entry)
         if row.status not in OPEN:
             return
@@ -144,7 +146,8 @@ class Deciding(Reading):
             NotFound
         """
         self._check()
-        entry = QueuedEntry(run_id=run_id, at=self.effects.now(), text=clean_text(text), author_name=by or "user")
+        text, author = clean_text(text), clean_text(by or "user")
+        entry = QueuedEntry(run_id=run_id, at=self.effects.now(), text=text, author_name=author)
         row = await self.store.post(tenant, run_id, entry)
         if run_id in self._drives:
             self._drives[run_id].notify()

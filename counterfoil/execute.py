@@ -31,9 +31,9 @@ class Execution:
     """One attempt at one call: its body, its clock and its end."""
 
     __slots__ = (
-        "body_over", "broken", "call", "clock0", "closing", "ctx", "end", "env", "fatal", "finished", "finishing",
-        "hooks", "in_thread", "items", "late_end", "on_end", "over", "process", "ready", "started_at", "stop",
-        "task", "timer",
+        "asked", "begun", "body_over", "broken", "call", "clock0", "closing", "ctx", "end", "env", "fatal", "finished",
+        "finishing", "hooks", "in_thread", "items", "late_end", "on_end", "over", "process", "ready", "started_at",
+        "stop", "task", "timer",
     )  # fmt: skip  # a list of names reads better in rows
 
     def __init__(
@@ -52,7 +52,11 @@ class Execution:
         self.body_over = False
         """No body of it runs any more."""
         self.in_thread = False
-        """A thread runs the body, and cannot be stopped."""
+        """A thread runs the body, or is about to, and cannot be stopped."""
+        self.begun = False
+        """The body has begun in its thread, where it is told by ``ctx.cancelled`` alone."""
+        self.asked = False
+        """It was only asked to stop: its task goes on waiting for it, until it is given up."""
         self.end: End | None = None
         """How the body ended; None for one that was given up."""
         self.late_end: End | None = None
@@ -81,19 +85,38 @@ class Execution:
 
     def tell(self, why: Stop) -> None:
         """Tell the body to stop; its end, whenever it comes, is seen by `on_end`."""
-        if self.over or self.finishing or self.stop is not None:
+        if self.over or self.finishing or (self.stop is not None and not (self.asked and why == "abandon")):
             return
         self.stop = why
+        if why in ("cancel", "limit") and not self.asked and self._ask():
+            return
+        self.asked = False
         if self.task is not None:
             self.task.cancel()
         if why == "timeout":
             # A body that does not stop when it is told must not hold the run; a moment for one that does.
             asyncio.get_running_loop().call_later(TELL_SECONDS, self.give_up)
 
+    def _ask(self) -> bool:
+        """Ask a body in a thread or in a process to stop: cancelling the task would only end the waiting for it."""
+        if self.process is not None:
+            self.process.cancel()
+            self.asked = True
+        else:
+            self.asked = self.in_thread and self.begun
+        return self.asked
+
     def give_up(self) -> None:
         """Stop waiting for the body: its call ends now, and what it still gives is late."""
         if self.over or self.finishing:
             return
+        if self.asked and self.task is not None and (self.in_thread or self.process is not None):
+            self.asked = False
+            self.task.cancel()
+            if self.process is not None:
+                # Its process is killed; a moment for that, so that nothing of it runs any more when its call ends.
+                asyncio.get_running_loop().call_later(TELL_SECONDS, self.give_up)
+                return
         self.over = True
         self._disarm()
         self.closing = asyncio.get_running_loop().create_task(self._close())
@@ -226,11 +249,17 @@ class Execution:
 
     async def _threaded(self, body: Callable[[], object]) -> object:
         self.in_thread = True
-        return await self._whole(await self.env.pool.submit(body, on_done=self._thread_over))
+        begin = functools.partial(self._begin_in_thread, body)
+        return await self._whole(await self.env.pool.submit(begin, on_done=self._thread_over))
 
     async def _iterated(self, make: Callable[[], Any]) -> object:
         self.in_thread = True
-        return await self._drain(self.env.pool.iterate(make, on_done=self._thread_over))
+        begin = functools.partial(self._begin_in_thread, make)
+        return await self._drain(self.env.pool.iterate(begin, on_done=self._thread_over))
+
+    def _begin_in_thread(self, body: Callable[[], Any]) -> Any:
+        self.begun = True
+        return body()
 
     async def _whole(self, value: object) -> object:
         """What a function returned, where that is more work: an awaitable, or a generator that it made."""

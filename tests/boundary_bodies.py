@@ -1,9 +1,11 @@
 """Tools whose bodies run in a child process; imported there by name."""
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from counterfoil import ToolContext, ToolError, ToolResult, tool
@@ -60,3 +62,17 @@ def hangs() -> str:
 def noted(ctx: ToolContext[Any]) -> ToolResult:
     ctx.progress("half", 1, 2)
     return ToolResult.text(str(ctx.memo("n", lambda: 7))).with_narration("Noted").with_details({"n": 7})
+
+
+@tool(isolation="process")
+def until_cancelled(ctx: ToolContext[Any], begun: str) -> str:
+    Path(begun).touch()
+    while not ctx.cancelled:
+        time.sleep(0.001)
+    return "stopped by itself"
+
+
+@tool(isolation="process")
+def for_ever(begun: str) -> None:
+    Path(begun).touch()
+    signal.pause()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -12,7 +13,8 @@ from counterfoil import Agent, Limits, NotFound, NotPending, ToolContext, tool
 from counterfoil.core.errors import ModelError
 from counterfoil.model import ModelTurn
 from counterfoil.testing import FrozenEffects, call, say
-from tests.helpers import Gate, agent, both, counted, fine, go, outcomes, requests, until
+from tests import boundary_bodies as bodies
+from tests.helpers import SOON, Gate, agent, both, counted, fine, go, outcomes, requests, until
 from tests.marks import case, law
 
 
@@ -22,7 +24,7 @@ def cancelled(run):
 
 @both
 @law("7.8", "2.1", "1.3.never", "5.cancelled")
-@case("R001", "R010")
+@case("R001", "R007", "R010")
 def test_a_body_that_obeys_is_cancelled_and_what_had_ended_keeps_its_result(place):
     async def main():
         gate = Gate()
@@ -104,18 +106,27 @@ def test_a_body_that_ends_within_the_grace_keeps_its_real_result(place):
 @both
 @law("7.8")
 @case("R098")
-def test_a_sync_body_is_told_and_waited_for(place):
+@pytest.mark.parametrize("body", ["function", "generator"])
+def test_a_sync_body_is_told_and_waited_for(place, body):
     began = threading.Event()
 
-    @tool
-    def loops(ctx: ToolContext) -> str:
-        """Look whether to stop."""
+    def wait(ctx: ToolContext) -> str:
         began.set()
         while not ctx.cancelled:
-            pass
+            threading.Event().wait(0.001)
         return "stopped by itself"
 
-    desk = agent([[call("loops", id="c")], say("never")], loops)
+    def function(ctx: ToolContext) -> str:
+        return wait(ctx)
+
+    def generator(ctx: ToolContext) -> Iterator[str]:
+        yield "ended: "
+        yield wait(ctx)
+
+    fn = {"function": function, "generator": generator}[body]
+    looks = tool(name="looks", description="Look whether to stop.")(fn)
+    said = {"function": "stopped by itself", "generator": "ended: stopped by itself"}[body]
+    desk = agent([[call("looks", id="c")], say("never")], looks)
 
     async def main():
         async with place.open(desk) as runtime:
@@ -124,7 +135,68 @@ def test_a_sync_body_is_told_and_waited_for(place):
             await run.cancel()
             await run.wait()
             assert cancelled(run)
-            assert len(run.results) == 1
+            assert [r.output for r in run.results] == [said]
+            assert run.results[0].executed
+
+    go(main())
+
+
+@both
+@law("7.8")
+@case("R098")
+@pytest.mark.parametrize("obeys", [True, False])
+def test_a_body_in_a_process_is_told_and_waited_for(place, obeys, tmp_path):
+    body = bodies.until_cancelled if obeys else bodies.for_ever
+    begun = tmp_path / "begun"
+    grace = Limits() if obeys else Limits(cancel_grace=0.05)
+    desk = agent([[call(body.name, begun=str(begun), id="c")], say("never")], body, limits=grace)
+
+    async def main():
+        async with place.open(desk) as runtime:
+            run = await runtime.start("desk", "go")
+            await until(begun.exists)
+            await run.cancel()
+            await run.wait()
+            assert cancelled(run)
+            if obeys:
+                assert outcomes(run) == {"c": "Succeeded"}
+                assert run.results[0].output == "stopped by itself"
+            else:
+                assert outcomes(run) == {"c": "Cancelled"}
+                assert "it was stopped before its end" in run.results[0].result.model_output
+
+    go(main())
+
+
+@both
+@law("7.8", "7.7")
+@case("R098")
+def test_a_sync_body_that_hangs_ends_late_beside_the_call(place):
+    began, end = threading.Event(), threading.Event()
+
+    @tool
+    def hangs() -> str:
+        """Hang."""
+        began.set()
+        end.wait(SOON)
+        return "at last"
+
+    desk = agent([[call("hangs", id="c")], say("never")], hangs, limits=Limits(cancel_grace=0.02))
+
+    async def main():
+        async with place.open(desk) as runtime:
+            run = await runtime.start("desk", "go")
+            await until(began.is_set)
+            await run.cancel()
+            await run.wait()
+            assert outcomes(run) == {"c": "Cancelled"}
+            assert "may still be running" in run.results[0].result.model_output
+            end.set()
+            late = []
+            while not late:
+                late = [e for e in await runtime.store.entries("default", run.interaction_id) if e.kind == "late"]
+                await asyncio.sleep(0.001)
+            assert [e.result.model_output for e in late] == ["at last"]
 
     go(main())
 

@@ -168,22 +168,34 @@ def test_a_driver_that_lost_its_run_writes_nothing_more(place):
 
 @both
 @law("2.2")
-@case("R020", "R016")
+@case("R020", "R016", "R025", "R028")
 def test_a_request_holds_each_item_once_also_after_several_pauses(place):
-    pay, _ = counted("pay", needs_approval=True)
-    desk = agent([[call("pay", n=1, id="a")], [call("pay", n=2, id="b"), call("fine", id="f")], say("done")], pay, fine)
+    pay, paid = counted("pay", needs_approval=True)
+    look, looked = counted("look")
+    desk = agent(
+        [
+            [call("pay", n=1, id="a")],
+            [call("pay", n=2, id="b"), call("look", n=1, id="l"), call("pay", n=3, id="c")],
+            [call("look", n=2, id="m")],
+            say("done"),
+        ],
+        pay,
+        look,
+    )
 
     async def main():
         async with place.open(desk) as runtime:
             run = await runtime.start("desk", "go")
             while (await run.wait()).status == "paused":
-                for call_id in await pending(run):
-                    await run.approve(call_id, by="grace")
-            assert [len(r) for r in requests(desk)] == [1, 3, 6]
+                await run.approve((await pending(run))[0], by="grace")
+            assert [x["n"] for x in paid] == [1, 2, 3]
+            assert [x["n"] for x in looked] == [1, 2]  # a finished sibling of two pauses, and the step after them
+            assert [(c.call_id, c.step_index) for c in run.calls] == [("a", 0), ("b", 1), ("l", 1), ("c", 1), ("m", 2)]
+            assert [len(r) for r in requests(desk)] == [1, 3, 7, 9]
             for seen in desk.model.requests:
                 entries = [i.entry for i in seen.items]
                 assert len(entries) == len(set(entries))
-            assert list(told(desk)) == ["a", "b", "f"]
+            assert list(told(desk)) == ["a", "b", "l", "c", "m"]
 
     go(main())
 

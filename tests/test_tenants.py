@@ -76,6 +76,7 @@ def test_lists_show_the_tenants_own_alone(place):
 
 @both
 @law("10.every-record", "2.7.lock")
+@case("R190")
 def test_locks_and_keys_are_each_tenants_own(place):
     from counterfoil import tool
     from tests.helpers import Gate
@@ -106,8 +107,9 @@ def test_locks_and_keys_are_each_tenants_own(place):
 @both
 @law("10.every-record")
 def test_nobody_is_no_tenant(place):
-    with pytest.raises(ValueError, match="tenant"):
-        Caller(tenant="")
+    for nobody in ("", "a\ud800"):
+        with pytest.raises(ValueError, match="tenant"):
+            Caller(tenant=nobody)
 
     async def main():
         async with place.open(agent([[call("fine")], say("done")], fine)) as runtime:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
-from counterfoil.core.jsontext import JsonValue
+from counterfoil.core.jsontext import JsonValue, clean_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,13 @@ class Caller:
     def __post_init__(self) -> None:
         if not isinstance(self.tenant, str) or not self.tenant:
             raise ValueError(f"Caller.tenant must be a text that is not empty, got {self.tenant!r}")
+        if clean_text(self.tenant) is not self.tenant:
+            raise ValueError(f"Caller.tenant must be a text that can be stored, got half a surrogate: {self.tenant!r}")
         if isinstance(self.roles, str):
             raise TypeError(f"Caller.roles must be a sequence of names, got the text {self.roles!r}")
-        if type(self.roles) is not tuple:
-            object.__setattr__(self, "roles", tuple(self.roles))
+        object.__setattr__(self, "roles", tuple(clean_text(role) for role in self.roles))
+        if self.user is not None:
+            object.__setattr__(self, "user", clean_text(self.user))
 
     def to_json(self) -> dict[str, JsonValue]:
         """The caller by field."""
