@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 
 import pytest
 
@@ -21,11 +23,13 @@ from counterfoil import (
     tool,
 )  # fmt: skip  # names in rows
 from counterfoil.core.approval import Decision
-from counterfoil.core.errors import NotAllowed, UsageError
+from counterfoil.core.errors import DefinitionError, NotAllowed, UsageError
 from counterfoil.testing import FrozenEffects, call, say
 from tests.helpers import (
     Gate,
+    Place,
     agent,
+    arrives,
     both,
     broken,
     codes,
@@ -647,6 +651,83 @@ def test_a_rejected_dynamic_tool_is_never_called(place):
             await run.approve("b", by="grace", input={"x": 3})
             await run.wait()
             assert ran == [{"x": 3}]
+
+    go(main())
+
+
+@both
+@law("7.9", "7.4")
+@case("R052")
+def test_a_rejection_counts_where_no_policy_asks_any_more(place):
+    ask = Policy([Rule("ask", "ask", tool="count")])
+    count, seen = counted()
+    script = [[call("count", n=1, id="a")], say("done")]
+
+    async def main():
+        async with place.open(agent(script, count, policy=ask)) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+        async with place.open(agent(script, count)) as runtime:
+            again = await runtime.get(run.id)
+            await again.reject("a", by="grace")
+            await again.wait()
+            assert (seen, outcomes(again), again.answer) == ([], {"a": "Rejected"}, "done")
+
+    go(main())
+
+
+@law("7.2.digest", "7.4")
+@case("R062")
+def test_an_input_that_was_changed_in_the_store_after_its_approval_never_runs(tmp_path):
+    place = Place("sqlite", tmp_path)
+    desk, seen = payer()
+
+    async def main():
+        async with place.runtime(desk) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+        async with place.runtime() as reader:
+            await reader.approve(run.id, "a", by="grace")
+        with contextlib.closing(sqlite3.connect(tmp_path / "runs.db")) as db, db:
+            for table, column in (("entries", "content"), ("approvals", "asked")):
+                new = f"UPDATE {table} SET {column} = CAST(replace({column}, :old, :new) AS BLOB)"
+                assert db.execute(new, {"old": '"effectiveInput":{"n":1}', "new": '"effectiveInput":{"n":9}'}).rowcount
+        async with place.runtime(desk) as runtime:
+            again = await arrives(await runtime.get(run.id), "completed")
+            assert (seen, outcomes(again)) == ([], {"a": "Denied"})
+            assert "not the one that was approved" in told(desk)["a"]
+            assert (await runtime.verify()).problems
+
+    go(main())
+
+
+@both
+@law("8.surrogate", "7.2")
+@case("R137", "R139", "R140")
+def test_half_a_surrogate_in_a_name_or_a_key_breaks_no_reader_on_any_store(place):
+    half, whole = "a\ud800", "a\ufffd"
+    pay, seen = counted("pay", needs_approval=True)
+    desk = agent([[call("pay", n=1, id="a"), call("pay", n=2, id="b")], say("done")], pay)
+
+    async def main():
+        async with place.open(desk) as runtime:
+            run = await runtime.start("desk", "go", caller=Caller(user=half, roles=(half,)), key=half)
+            await run.wait()
+            again = await runtime.start("desk", "go", caller=Caller(user=half), key=half)
+            assert again.id == run.id
+            await run.approve("a", by=half, roles=(half,))
+            await run.reject("b", by=half)
+            await run.send("hurry", by=half)
+            await arrives(run, "completed")
+            names = [i.author.name for i in run.items if i.kind != "TOOL_CALL"]
+            assert names == [whole, "desk", whole, whole, "desk"]
+            assert [(c.approval.decision, c.approval.by) for c in run.calls] == [("approve", whole), ("reject", whole)]
+            assert seen[0]["caller"] == Caller(user=whole, roles=(whole,))
+            assert len(await runtime.context(run.id)) == len(run.items)
+            assert await runtime.timeline(run.id)
+            paused = await (await runtime.start("desk", "go")).wait()
+            await paused.cancel(by=half)
+            await arrives(paused, "cancelled")
+            with pytest.raises(DefinitionError, match="half a surrogate"):
+                agent([], name=half)
 
     go(main())
 

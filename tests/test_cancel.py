@@ -14,7 +14,7 @@ from counterfoil.core.errors import ModelError
 from counterfoil.model import ModelTurn
 from counterfoil.testing import FrozenEffects, call, say
 from tests import boundary_bodies as bodies
-from tests.helpers import SOON, Gate, agent, both, counted, fine, go, outcomes, requests, until
+from tests.helpers import SOON, Gate, agent, arrives, both, counted, fine, go, outcomes, requests, until
 from tests.marks import case, law
 
 
@@ -238,6 +238,37 @@ def test_a_body_that_ignores_its_cancel_ends_late_beside_the_call(place):
                 await asyncio.sleep(0.001)
             assert late[0].result.model_output == "went on anyway"
             assert [r.result.model_output for r in (await runtime.get(run.id)).results] == [text]
+
+    go(main())
+
+
+@both
+@law("7.8", "7.6")
+def test_a_runtime_that_closes_waits_for_no_body_that_was_asked_to_stop(place):
+    began, asked, end = threading.Event(), threading.Event(), threading.Event()
+
+    @tool(read_only=True)
+    def hangs(ctx: ToolContext) -> str:
+        """Hang."""
+        began.set()
+        while not ctx.cancelled:
+            end.wait(0.001)
+        asked.set()
+        end.wait(SOON)
+        return "at last"
+
+    desk = agent([[call("hangs", id="c")], say("never")], hangs, limits=Limits(cancel_grace=2 * SOON))
+
+    async def main():
+        async with place.runtime(desk) as runtime:
+            run = await runtime.start("desk", "go")
+            await until(began.is_set)
+            await run.cancel()
+            await until(asked.is_set)
+        end.set()
+        async with place.open(desk) as runtime:
+            again = await arrives(await runtime.get(run.id), "cancelled")
+            assert outcomes(again) == {"c": "Cancelled"}
 
     go(main())
 
