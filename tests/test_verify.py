@@ -236,6 +236,14 @@ def test_a_changed_byte_is_named(path: Path) -> None:
 
 
 @law("11.verify")
+def test_text_where_bytes_were_is_named_and_stops_nothing(path: Path) -> None:
+    written(path, plain())
+    with file(path) as db:
+        db.execute("UPDATE entries SET content = CAST(content AS TEXT) || 'x' WHERE kind = 'message'")
+    assert named(verified(path)) == [("changed-bytes", 2)]
+
+
+@law("11.verify")
 def test_a_changed_content_is_named(path: Path) -> None:
     written(path, plain())
     with file(path) as db:
