@@ -631,6 +631,35 @@ def test_the_very_call_that_a_person_rejected_can_be_blocked(place, block):
 
 
 @both
+@law("4.rejection", "7.9")
+@case("R056")
+def test_a_call_that_a_person_rejected_stays_blocked_when_another_process_goes_on(place):
+    policy = Policy([Rule("ask", "ask", tool="pay")], repeat_block=True)
+    turns = [
+        [call("pay", n=1, id="a")], [call("pay", n=2, id="b")],
+        [call("pay", raw='{ "n": 1 }', id="c"), call("pay", n=3, id="d")], say("done"),
+    ]  # fmt: skip  # rows by what belongs together
+
+    async def main():
+        async with place.open(payer(*turns, policy=policy)[0]) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+            await run.reject("a", by="grace")
+            await run.wait()
+            assert await pending(run) == ["b"]
+        desk, seen = payer(*turns, policy=policy)
+        async with place.open(desk) as runtime:
+            again = await runtime.get(run.id)
+            await again.approve("b", by="grace")
+            await again.wait()
+            assert outcomes(again) == {"a": "Rejected", "b": "Succeeded", "c": "Denied"}
+            assert await pending(again) == ["d"]
+            assert "Do not try the same call again" in told(desk, 0)["a"]
+            assert [x["n"] for x in seen] == [2]
+
+    go(main())
+
+
+@both
 @law("2.9", "7.2.digest")
 @case("R052", "R053")
 def test_a_rejected_dynamic_tool_is_never_called(place):
@@ -687,9 +716,9 @@ def test_an_input_that_was_changed_in_the_store_after_its_approval_never_runs(tm
         async with place.runtime() as reader:
             await reader.approve(run.id, "a", by="grace")
         with contextlib.closing(sqlite3.connect(tmp_path / "runs.db")) as db, db:
-            for table, column in (("entries", "content"), ("approvals", "asked")):
-                new = f"UPDATE {table} SET {column} = CAST(replace({column}, :old, :new) AS BLOB)"
-                assert db.execute(new, {"old": '"effectiveInput":{"n":1}', "new": '"effectiveInput":{"n":9}'}).rowcount
+            forged = '"effectiveInput":{"n":1}', '"effectiveInput":{"n":9}'
+            db.execute("UPDATE entries SET content = CAST(replace(content, ?, ?) AS BLOB)", forged)
+            db.execute("UPDATE approvals SET asked = CAST(replace(asked, ?, ?) AS BLOB)", forged)
         async with place.runtime(desk) as runtime:
             again = await arrives(await runtime.get(run.id), "completed")
             assert (seen, outcomes(again)) == ([], {"a": "Denied"})

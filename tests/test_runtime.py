@@ -10,9 +10,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from counterfoil import Caller, DecisionConflict, Limits, NotFound, NotPending, Runtime, ToolContext, ToolResult, tool
 from counterfoil.core.errors import Conflict, DefinitionError, UsageError
+from counterfoil.doors.cli.app import app
 from counterfoil.testing import call, say
 from tests.helpers import (
     Gate,
@@ -226,6 +228,40 @@ def test_a_body_that_died_waits_for_a_person_who_settles_it(place, how):
             assert list(outcomes(again)) == ["c", "f"]
 
     go(main())
+
+
+@law("7.6", "2.1")
+@case("R005", "R019")
+def test_every_reader_sees_one_state_of_a_call_that_a_kill_left_open_and_reading_repairs_nothing(tmp_path):
+    run_id = killed_with_a_body(tmp_path, "hanger")
+
+    async def look():
+        """What each reader shows of the call: its part, the timeline, a client's items, events, the command line."""
+        async with Runtime(f"sqlite:///{tmp_path}/runs.db") as reader:
+            run = await reader.get(run_id)
+            items = await reader.context(run_id)
+            tip = len(await reader.store.entries("default", run.interaction_id))
+            states = [c.state for c in run.calls], [r.result.model_output for r in run.results]
+            client = [i["result"] for i in items if i["kind"] == "ToolResult"]
+            rows = [r for r in await reader.timeline(run_id) if r.kind == "call"]
+            ended = [e async for e in reader.events(run_id) if type(e).__name__ == "CallEnded"]
+            return tip, states, client, rows, len(ended)
+
+    async def settle():
+        async with Runtime(f"sqlite:///{tmp_path}/runs.db", agents=child_agents()) as runtime:
+            run = await arrives(await runtime.get(run_id), "paused")
+            await run.settle("h", by="grace", result=ToolResult.text("it went through"))
+            await run.wait()
+            await content(runtime)
+
+    go(settle())
+    seen = go(look())
+    assert seen[1:3] == ((["settled"], ["it went through"]), ["it went through"])
+    assert len(seen[3]) == seen[4] == 1
+    assert go(look()) == seen
+    typed = CliRunner().invoke(app, ["show", run_id, "--store", f"sqlite:///{tmp_path}/runs.db"])
+    assert "grace recorded what hang did" in typed.stdout
+    assert go(look()) == seen
 
 
 @both
