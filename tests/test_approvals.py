@@ -371,6 +371,32 @@ def test_another_rule_that_asks_opens_a_new_approval_linked_to_the_old(place):
 
 @both
 @law("7.4")
+@case("R064")
+@pytest.mark.parametrize("now", [{"approvers": ("heidi",)}, {"when": "input.n > 0"}], ids=["approvers", "condition"])
+def test_a_rule_of_the_same_name_that_was_tightened_asks_again(place, now):
+    _, before = two_policies()
+    desk, _ = payer(policy=before)
+    stricter, seen = payer(policy=Policy([Rule("ask", "ask", tool="pay", **now)]))
+
+    async def main():
+        async with place.open(desk) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+            first = await the_approval(run)
+        async with place.open(stricter) as runtime:
+            again = await runtime.get(run.id)
+            await again.approve("a", by="grace")
+            await again.wait()
+            assert (again.status, seen) == ("paused", [])
+            assert (await the_approval(again)).after == first.id
+            await again.approve("a", by="heidi")
+            await again.wait()
+            assert (again.status, len(seen)) == ("completed", 1)
+
+    go(main())
+
+
+@both
+@law("7.4")
 @case("R038")
 def test_the_same_unchanged_rule_lets_the_approval_hold(place):
     ask, before = two_policies()
