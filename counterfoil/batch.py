@@ -96,27 +96,28 @@ class Batch(Docket, ExecutionHooks):
 
     def _start(self, call: CallState, ready: Ready, now: int) -> None:
         self.starting.append((call.index, ready))
-        record = call.record
-        self.outbox.append(
-            StartEntry(
-                run_id=self.env.run_id,
-                thread_id=self.env.thread_id,
-                at=now,
-                step=call.turn.step,
-                index=call.index,
-                call_id=record.call_id,
-                tool_name=record.tool_name,
-                attempt=ready.attempt,
-                key=self.env.key(call),
-                safe=ready.tool.safe,
-                effective=ready.effective,
-                parsed=ready.parsed,
-                decision=ready.verdict.to_json() if ready.verdict.revision is not None else None,
-                approval_id=ready.approval_id,
-                lock=ready.lock,
-                most=ATTEMPTS + ready.tool.retries,
-            )
+        record, tool = call.record, ready.tool
+        entry = StartEntry(
+            run_id=self.env.run_id,
+            thread_id=self.env.thread_id,
+            at=now,
+            step=call.turn.step,
+            index=call.index,
+            call_id=record.call_id,
+            tool_name=record.tool_name,
+            attempt=ready.attempt,
+            key=self.env.key(call),
+            safe=tool.safe,
+            effective=ready.effective,
+            parsed=ready.parsed,
+            approval_id=ready.approval_id,
+            lock=ready.lock,
         )
+        if ready.verdict.revision is not None:
+            entry.decision = ready.verdict.to_json()
+        if tool.retries:
+            entry.most = ATTEMPTS + tool.retries
+        self.outbox.append(entry)
 
     def launch(self) -> None:
         """Begin the bodies whose starts are on record."""
@@ -155,25 +156,24 @@ class Batch(Docket, ExecutionHooks):
         if finished.report is not None:
             self.reports.append(finished.report)
         call = x.call
-        self.outbox.append(
-            kind(
-                run_id=self.env.run_id,
-                thread_id=self.env.thread_id,
-                at=now,
-                step=call.turn.step,
-                index=call.index,
-                call_id=call.record.call_id,
-                tool_name=call.record.tool_name,
-                result=finished.result,
-                size=finished.size,
-                attempt=x.ready.attempt,
-                started_at=finished.started_at,
-                duration=finished.duration,
-                kept_id=None if kept is None else kept.id,
-                kept_digest=None if kept is None else kept.digest,
-                replaced=finished.replaced,
-            )
+        entry = kind(
+            run_id=self.env.run_id,
+            thread_id=self.env.thread_id,
+            at=now,
+            step=call.turn.step,
+            index=call.index,
+            call_id=call.record.call_id,
+            tool_name=call.record.tool_name,
+            result=finished.result,
+            size=finished.size,
+            attempt=x.ready.attempt,
+            started_at=finished.started_at,
+            duration=finished.duration,
+            replaced=finished.replaced,
         )
+        if kept is not None:
+            entry.kept_id, entry.kept_digest = kept.id, kept.digest
+        self.outbox.append(entry)
 
     def _again(self, x: Execution, finished: Finished) -> bool:
         """Make a failed attempt's successor ready, unless nothing new may start; the lock is asked for anew."""

@@ -116,7 +116,7 @@ class CallDelta:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ModelCall:
     """A call as the provider gave it."""
 
@@ -127,7 +127,7 @@ class ModelCall:
     """The JSON text, untouched."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ModelTurn:
     """The finished turn."""
 

@@ -112,7 +112,7 @@ class QueuedEntry(Entry):
         return dumps(self.text)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CallRecord:
     """One call as the model made it."""
 
