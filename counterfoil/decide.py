@@ -73,8 +73,6 @@ async def check_edit(runtime: Deciding, run_id: str, call_id: str, edited: objec
     return effective
 
 
-
-
 def _as_it_was(tool: Tool | None, edited: object) -> bytes:
     """An edit of a call that was decided or settled before: nothing to check, but an equal repeat has equal bytes."""
     shown = loads(dumps(edited))

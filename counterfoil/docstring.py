@@ -51,9 +51,7 @@ def read_docstring(text: str | None) -> Described:
     first, _, rest = text.partition("\n")
     # A docstring that is one section alone lost the section's indentation to cleandoc.
     for candidate in (text, f"{first}\n{indent(rest, '    ')}"):
-        found = [
-            (match.start(), style) for style, pattern in _SECTIONS if (match := pattern.search(candidate))
-        ]
+        found = [(match.start(), style) for style, pattern in _SECTIONS if (match := pattern.search(candidate))]
         if found and (candidate is text or min(found)[0] == 0):
             start, style = min(found)
             return Described(candidate[:start].strip(), _parameters(candidate[start:], style))

@@ -74,9 +74,7 @@ def dynamic_schema(name: str, schema: Json) -> ArgumentsSchema:
     except ValueError as error:
         raise SchemaError(f"{name}: expected a schema that JSON can hold; {error}") from error
     if not same:
-        raise SchemaError(
-            f"{name}: expected a schema of JSON values, got other Python values; use lists and dicts"
-        )
+        raise SchemaError(f"{name}: expected a schema of JSON values, got other Python values; use lists and dicts")
     if len(written) > MAX_BYTES:
         raise SchemaError(
             f"{name}: expected a schema of at most {MAX_BYTES} bytes, got {len(written)}; shorten it",
@@ -108,11 +106,7 @@ class DynamicSchema(ArgumentsSchema):
             value = {key: item for key, item in value.items() if key not in spare}
             errors = self._validator.iter_errors(value)
             # One more than is shown tells that there are more; a union's branches count as one error here.
-            found = [
-                item
-                for error in islice(errors, MAX_COMPLAINTS + 1)
-                for item in _found(error, self.json_schema)
-            ]
+            found = [item for error in islice(errors, MAX_COMPLAINTS + 1) for item in _found(error, self.json_schema)]
         except ValueError as error:  # a value that the validator cannot hold
             raise InvalidArguments(
                 [Complaint("", f"a value that can be checked ({error})", describe(value))]
@@ -133,9 +127,7 @@ class DynamicSchema(ArgumentsSchema):
         )
         if not spare:
             return set()
-        return {
-            str(e.instance_path[0]) for e in self._validator.iter_errors(value) if e.instance_path
-        } & spare
+        return {str(e.instance_path[0]) for e in self._validator.iter_errors(value) if e.instance_path} & spare
 
 
 def _compile(name: str, schema: Json) -> Validator:
@@ -257,9 +249,7 @@ def _found(error: ValidationError, root: Json) -> Iterator[Found]:
             yield from _found(branch, root)
     else:
         said = _EXPECTED.get(kind.name)
-        secret = any(
-            one.get("writeOnly") or one.get("format") == "password" for one in schemas_at(root, path)
-        )
+        secret = any(one.get("writeOnly") or one.get("format") == "password" for one in schemas_at(root, path))
         yield (
             path,
             said(kind) if said else f"what {kind.name!r} asks for",

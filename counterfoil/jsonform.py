@@ -105,9 +105,7 @@ def _object(items: Iterable[tuple[object, object]], depth: int) -> dict[str, obj
             name = _key(key)
             built = _plain(item, depth + 1)
         except Formless as refused:
-            refused.way.append(
-                f"[{clip(key, 40)!r}]" if type(key) is str else f"[a key of type {_name(type(key))}]"
-            )
+            refused.way.append(f"[{clip(key, 40)!r}]" if type(key) is str else f"[a key of type {_name(type(key))}]")
             raise
         out[_Twin(name) if name in out else name] = built
     return out
@@ -192,9 +190,7 @@ def _formless(value: object) -> Formless:
         return Formless(f"an unawaited {name}", "await it and return what it gives")
     if isinstance(value, (Iterator, AsyncIterator)):
         return Formless(f"a {name}", "read it first and return what it gives")
-    return Formless(
-        f"an object of type {name}", "return JSON types, a dataclass or a Pydantic model made from it"
-    )
+    return Formless(f"an object of type {name}", "return JSON types, a dataclass or a Pydantic model made from it")
 
 
 def _refuse(value: object, _depth: int) -> object:

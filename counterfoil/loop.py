@@ -37,6 +37,7 @@ from counterfoil.tool import Tool
 
 log = logging.getLogger("counterfoil")
 
+
 class Drive(Asking):
     """One run, driven by this process until it pauses, ends or is given up."""
 
@@ -308,9 +309,9 @@ class Drive(Asking):
         run = self.run
         if self.record.queued:
             messages = [self.record.queued[n] for n in sorted(self.record.queued)]
-            await self.write([
-                MessageEntry(**self._head(), text=m.text, author_name=m.author_name, queued=m.entry) for m in messages
-            ])
+            await self.write(
+                [MessageEntry(**self._head(), text=m.text, author_name=m.author_name, queued=m.entry) for m in messages]
+            )
         try:
             steady = self._steady if not (self.record.has_kept or self._reads_on) else None
             offer = steady or await self._offer()

@@ -74,13 +74,15 @@ class ModelRequest:
                     out.append(message)
                 case _:
                     text = item.result.model_output
-                    out.append({
-                        "role": "tool",
-                        "content": text,
-                        "tool_call_id": item.call_id,
-                        "tool_name": item.tool_name,
-                        "error": text if item.result.is_error else None,
-                    })
+                    out.append(
+                        {
+                            "role": "tool",
+                            "content": text,
+                            "tool_call_id": item.call_id,
+                            "tool_name": item.tool_name,
+                            "error": text if item.result.is_error else None,
+                        }
+                    )
         return out
 
 

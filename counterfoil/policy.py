@@ -107,8 +107,7 @@ class Policy:
         )
         """The digest of the rules: equal in every process that has the same ones."""
         self._bound = tuple(
-            self._bind(rule, digest(material))
-            for rule, material in zip(rule_set.rules, materials, strict=True)
+            self._bind(rule, digest(material)) for rule, material in zip(rule_set.rules, materials, strict=True)
         )
         self._plans: dict[str, tuple[_Bound, ...]] = {}
         self._unmatched = tuple(
@@ -181,8 +180,15 @@ class Policy:
 
     def _bind(self, rule: Rule, rule_digest: str) -> _Bound:
         verdict = Verdict(
-            rule.then, rule.name, rule.reason, self.revision, None, rule.expires_in, rule_digest,
-            rule.approvers, rule.not_caller,
+            rule.then,
+            rule.name,
+            rule.reason,
+            self.revision,
+            None,
+            rule.expires_in,
+            rule_digest,
+            rule.approvers,
+            rule.not_caller,
         )
         if not isinstance(rule.when, str):
             return _Bound(rule, rule.when, rule.when is not None, verdict)

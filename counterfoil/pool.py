@@ -69,9 +69,7 @@ class Body(asyncio.Future[T]):
             self._value = self._values.run(fn)  # type: ignore[arg-type]  # it had one until now
         except BaseException as error:  # noqa: BLE001  # also SystemExit: whoever awaits it decides
             # Without this frame, which would hold the exception that holds it.
-            self._error = _awaitable(
-                error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
-            )
+            self._error = _awaitable(error.with_traceback(error.__traceback__ and error.__traceback__.tb_next))
 
     def deliver(self) -> None:
         """Send the loop how the body ended; from its thread."""
@@ -179,9 +177,7 @@ class ThreadPool:
             call()
         return body
 
-    async def iterate(
-        self, make: Callable[[], Iterable[T]], *, on_done: OnDone | None = None
-    ) -> AsyncIterator[T]:
+    async def iterate(self, make: Callable[[], Iterable[T]], *, on_done: OnDone | None = None) -> AsyncIterator[T]:
         """The items of ``make()``, taken in one thread that is at most 64 items ahead of the reader.
 
         An exception of the generator is raised after the items before it. When the reader stops (``aclose``),

@@ -59,9 +59,7 @@ def complaints_of(error: ValidationError, value: Json, schema: Json) -> Iterator
         elif line["type"] in _ABSENT:
             yield path, wanted(schemas_at(schema, path)), MISSING
         else:
-            secret = any(
-                one.get("writeOnly") or one.get("format") == "password" for one in schemas_at(schema, path)
-            )
+            secret = any(one.get("writeOnly") or one.get("format") == "password" for one in schemas_at(schema, path))
             yield path, _expected(line), describe(line["input"], secret=secret)
 
 

@@ -333,6 +333,4 @@ def _dry_bind(fn: Callable[..., Any], schema: FunctionSchema, own: Sequence[insp
     try:
         inspect.signature(fn).bind(*args, **kwargs)
     except TypeError as error:
-        raise SchemaError(
-            f"{schema.name}: expected a function that can be called by its signature; {error}"
-        ) from error
+        raise SchemaError(f"{schema.name}: expected a function that can be called by its signature; {error}") from error

@@ -45,9 +45,7 @@ def check_callable(name: str, fn: object) -> None:
         SchemaError: it is.
     """
     if isinstance(fn, classmethod):
-        raise SchemaError(
-            f"{name}: expected a function, got a classmethod object; make the tool of Class.{name}"
-        )
+        raise SchemaError(f"{name}: expected a function, got a classmethod object; make the tool of Class.{name}")
     if isinstance(fn, type) or not callable(fn):
         raise SchemaError(f"{name}: expected a function, got {describe(fn)}; write a function that calls it")
 
@@ -61,9 +59,7 @@ def parameters_of(name: str, fn: Any) -> list[inspect.Parameter]:
     try:
         signature = inspect.signature(fn)
     except (ValueError, TypeError, NameError) as error:
-        raise SchemaError(
-            f"{name}: expected a function with a signature; {error}; wrap it in a function"
-        ) from error
+        raise SchemaError(f"{name}: expected a function with a signature; {error}; wrap it in a function") from error
     fixed: set[str] = set()
     while isinstance(fn, functools.partial):
         fixed, fn = fixed | set(fn.keywords), fn.func

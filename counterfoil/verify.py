@@ -142,9 +142,7 @@ def parse_head(text: str | Path) -> list[Head]:
         whole = end["digest"] == hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
         heads = [_head_from_json(cast("dict[str, JsonValue]", loads(line))) for line in lines]
     except (ValueError, TypeError, KeyError) as e:
-        raise UsageError(
-            "expected a head as `verify --head` prints it; give the whole text, unchanged"
-        ) from e
+        raise UsageError("expected a head as `verify --head` prints it; give the whole text, unchanged") from e
     if not whole or end["heads"] != len(heads):
         raise UsageError("the head was changed or is not whole; give the text as `verify --head` printed it")
     return heads

@@ -16,9 +16,7 @@ def main(*words: str) -> int:
     prefixes = tuple(word for word in words if word not in PROMISED) or ("",)
     count = 0
     for mark in marks:
-        open_ids = {
-            key: text for key, text in missing(mark, PROMISED[mark]).items() if key.startswith(prefixes)
-        }
+        open_ids = {key: text for key, text in missing(mark, PROMISED[mark]).items() if key.startswith(prefixes)}
         count += len(open_ids)
         print(f"{mark}: {len(open_ids)} of {len(PROMISED[mark])} have neither a test nor a reason")
         for key, text in open_ids.items():

@@ -81,9 +81,7 @@ class Awkward(Exception):
 
 
 def refuse() -> None:
-    raise ToolError(
-        "closed", code=7, retryable=False, data={"a": 1}, details=["x"], narration="Found the shop closed"
-    )
+    raise ToolError("closed", code=7, retryable=False, data={"a": 1}, details=["x"], narration="Found the shop closed")
 
 
 def refuse_specially() -> None:

@@ -51,9 +51,7 @@ def marks(tree: ast.Module, mark: str) -> Iterator[str]:
     """The ids in a file under this mark: on a test, on a class, in `pytestmark`, in a parameter's `marks`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _name(node.func) == mark:
-            yield from (
-                arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)
-            )
+            yield from (arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str))
 
 
 def _name(node: ast.expr) -> str:

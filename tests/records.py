@@ -110,9 +110,7 @@ class Book:
         """A turn of calls: (tool, raw input) each, or a record of one."""
         step = more.pop("step", self.record.runs[self.run_id].turns if self.run_id in self.record.runs else 0)
         made = tuple(
-            call
-            if isinstance(call, CallRecord)
-            else CallRecord(f"c{step}.{i}", f"p{step}.{i}", call[0], call[1])
+            call if isinstance(call, CallRecord) else CallRecord(f"c{step}.{i}", f"p{step}.{i}", call[0], call[1])
             for i, call in enumerate(calls)
         )
         more = {"stop": "calls" if calls else "end", "usage": Usage(100, 20)} | more
@@ -166,9 +164,7 @@ class Book:
         waiting = self.call(index, step).waiting
         assert waiting is not None
         decision = Decision(choice, by, at=self.at, **more)
-        return self.put(
-            DecidedEntry(**self._of(index, step), approval_id=waiting.approval.id, decision=decision)
-        )
+        return self.put(DecidedEntry(**self._of(index, step), approval_id=waiting.approval.id, decision=decision))
 
     def pause(self, ended_run: tuple[int, int] | None = None) -> PausedEntry:
         return self.put(PausedEntry(**self._head(), ended_run=ended_run))

@@ -168,9 +168,7 @@ def test_every_cut_keeps_pairs_messages_and_the_newest_turn(
     cut = fit(items, budget, reserve)
     kept = list(cut.items[: cut.length])
     check_pairs(kept)
-    assert [i for i in kept if isinstance(i, MessageEntry)] == [
-        i for i in items if isinstance(i, MessageEntry)
-    ]
+    assert [i for i in kept if isinstance(i, MessageEntry)] == [i for i in items if isinstance(i, MessageEntry)]
     assert [i.entry for i in kept] == sorted(i.entry for i in kept)
     newest = max((p for p, i in enumerate(items) if isinstance(i, TurnEntry)), default=None)
     if newest is not None:
@@ -181,9 +179,7 @@ def test_every_cut_keeps_pairs_messages_and_the_newest_turn(
     costs = [estimate_elided(i) if p in cut.elided else estimate(i) for p, i in enumerate(kept)]  # type: ignore[arg-type]  # only results are elided
     assert cut.tokens == sum(costs)
     if cut.tokens > budget - reserve:
-        assert [i for i in kept if isinstance(i, TurnEntry)] == (
-            [items[newest]] if newest is not None else []
-        )
+        assert [i for i in kept if isinstance(i, TurnEntry)] == ([items[newest]] if newest is not None else [])
 
 
 @given(STEPS, st.integers(0, 5000))

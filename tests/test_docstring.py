@@ -96,9 +96,7 @@ def test_sections_are_found_where_authors_put_them(text):
     assert found.description in ("", "Search.")
 
 
-@given(
-    st.lists(st.sampled_from(["Args:", "  x: y", "", "Parameters", "-----", ":param x: y", "\t", "Returns:"]))
-)
+@given(st.lists(st.sampled_from(["Args:", "  x: y", "", "Parameters", "-----", ":param x: y", "\t", "Returns:"])))
 def test_no_docstring_is_ever_an_error(lines):
     found = read_docstring("\n".join(lines))
     assert isinstance(found.description, str)

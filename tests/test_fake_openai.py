@@ -31,9 +31,7 @@ def body(*messages: Any, **more: Any) -> dict[str, Any]:
 
 def test_a_request_that_keeps_the_rules_is_taken() -> None:
     two = made(("c1", "look", "{}"), ("c2", "look", '{"a": 1}'))
-    good = body(
-        USER, two, result("c2"), result("c1"), {"role": "assistant", "content": "Done."}, tools=[TOOL]
-    )
+    good = body(USER, two, result("c2"), result("c1"), {"role": "assistant", "content": "Done."}, tools=[TOOL])
     assert fault_of(good) is None
 
 

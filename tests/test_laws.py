@@ -559,9 +559,7 @@ def test_a_body_with_any_fact_in_it_is_checked_to_the_end(name: str, data: st.Da
     stored = rows(*FAITHFUL[name]())
     i = data.draw(st.integers(0, len(stored) - 1))
     fact = data.draw(st.sampled_from(sorted(loads(stored[i].body))))  # type: ignore[arg-type]  # an object
-    value = data.draw(
-        st.none() | st.booleans() | st.integers() | st.text() | st.lists(st.integers() | st.text())
-    )
+    value = data.draw(st.none() | st.booleans() | st.integers() | st.text() | st.lists(st.integers() | st.text()))
     stored[i] = other(stored[i], **{fact: value})
     checker = Checker()
     for row in mended(stored):
@@ -712,9 +710,7 @@ def test_erased_contents_are_counted_and_are_no_problem() -> None:
         (("acme", "t1", TEXT, 12, TEXT_DIGEST), "it is not in the store"),
     ],
 )
-def test_a_text_kept_apart_is_whole(
-    kept: tuple[str, str, bytes | None, int, str], message: str | None
-) -> None:
+def test_a_text_kept_apart_is_whole(kept: tuple[str, str, bytes | None, int, str], message: str | None) -> None:
     found = check(rows(*apart_story()), kept=[kept])
     assert [(p.kind, p.entry, p.call_id, p.message) for p in found] == (
         [] if message is None else [("kept", 5, "c00", f"text t1, kept apart: {message}")]

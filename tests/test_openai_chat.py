@@ -91,9 +91,7 @@ def answer(*script: Any, asked: ModelRequest | None = None, **settings: Any) -> 
     return events[-1], server
 
 
-def events_of(
-    *script: Any, asked: ModelRequest | None = None, **settings: Any
-) -> tuple[list[ModelEvent], FakeOpenAI]:
+def events_of(*script: Any, asked: ModelRequest | None = None, **settings: Any) -> tuple[list[ModelEvent], FakeOpenAI]:
     async def main() -> tuple[list[ModelEvent], FakeOpenAI]:
         async with serving(*script, **settings) as (server, model):
             return [event async for event in model.respond(asked or request())], server
@@ -249,9 +247,7 @@ TWO = (ModelCall("p1", "look", '{"a":1}'), ModelCall("p2", "seek", '{"b":2}'))
         ),
     ],
 )
-def test_calls_are_put_together_however_a_server_cuts_them(
-    pieces: list[Any], calls: tuple[ModelCall, ...]
-) -> None:
+def test_calls_are_put_together_however_a_server_cuts_them(pieces: list[Any], calls: tuple[ModelCall, ...]) -> None:
     assert answer(Chunks([*pieces, END]))[0].calls == calls
 
 
@@ -548,9 +544,7 @@ def test_a_rate_limit_is_retryable_says_how_long_and_is_asked_once() -> None:
         pytest.param(Chunks([{"choices": [7]}]), id="no choice"),
         pytest.param(Chunks([chunk({"tool_calls": 7})]), id="no calls"),
         pytest.param(Chunks([chunk({"tool_calls": ["x"]})]), id="no call"),
-        pytest.param(
-            Chunks([{"error": {"message": "overloaded", "code": 503}}]), id="an error amid the answer"
-        ),
+        pytest.param(Chunks([{"error": {"message": "overloaded", "code": 503}}]), id="an error amid the answer"),
     ],
 )
 def test_an_answer_without_an_end_is_a_failure_that_may_pass(script: Chunks) -> None:
@@ -590,9 +584,7 @@ def causes(error: BaseException | None) -> Iterable[BaseException]:
 @pytest.mark.parametrize(
     ("key", "script"),
     [
-        pytest.param(
-            KEY, Refusal(500, f"bad header Authorization: Bearer {KEY}"), id="a server that quotes it"
-        ),
+        pytest.param(KEY, Refusal(500, f"bad header Authorization: Bearer {KEY}"), id="a server that quotes it"),
         pytest.param("another-secret", text("fine"), id="a wrong key"),
         pytest.param(KEY, Refusal(500, "x" * 395 + KEY), id="a key where the text is cut"),
         pytest.param(KEY, Chunks([{"error": {"message": f"key {KEY}"}}]), id="amid the answer"),

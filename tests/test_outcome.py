@@ -52,9 +52,7 @@ WHOLE_AS_JSON = {
 }
 
 
-@law(
-    "1.1.outcome", "1.1.Succeeded", "1.1.Failed", "1.1.Denied", "1.1.Rejected", "1.1.Skipped", "1.1.Cancelled"
-)
+@law("1.1.outcome", "1.1.Succeeded", "1.1.Failed", "1.1.Denied", "1.1.Rejected", "1.1.Skipped", "1.1.Cancelled")
 @pytest.mark.parametrize(
     ("outcome", "written"),
     [

@@ -236,9 +236,7 @@ class Unspeakable(Exception):
 
 
 @case("R086")
-@pytest.mark.parametrize(
-    "error", [Unspeakable(), RecursionError("deep"), asyncio.CancelledError(), MemoryError()]
-)
+@pytest.mark.parametrize("error", [Unspeakable(), RecursionError("deep"), asyncio.CancelledError(), MemoryError()])
 def test_a_condition_refuses_the_call_however_strange_its_exception(error):
     def now(_facts):
         raise error
@@ -356,9 +354,7 @@ def test_a_condition_that_will_not_be_cancelled_is_not_waited_for(run, clock):
 @law("3.5003")
 @case("R086")
 @pytest.mark.parametrize("is_async", [False, True])
-def test_an_answer_that_came_too_late_does_not_count_even_where_nothing_could_be_cancelled(
-    run, clock, is_async
-):
+def test_an_answer_that_came_too_late_does_not_count_even_where_nothing_could_be_cancelled(run, clock, is_async):
     def late(_facts):
         clock.now += 3
         return True
@@ -367,9 +363,7 @@ def test_an_answer_that_came_too_late_does_not_count_even_where_nothing_could_be
         return late(_facts)
 
     async def judge():
-        policy = Policy(
-            [Rule("late", "allow", when=late_async if is_async else late)], seconds=2, clock=clock
-        )
+        policy = Policy([Rule("late", "allow", when=late_async if is_async else late)], seconds=2, clock=clock)
         verdict = policy.judge(facts(), read_only=True, needs_approval=False)
         return await verdict if inspect.isawaitable(verdict) else verdict
 

@@ -25,9 +25,7 @@ def facts(input=None, **changed):
         "run": {"id": "r1", "agent": "desk", "step": 2, "calls": 7, "hour": 12, "weekday": 0},
         "thread": {"id": None, "kind": "main"},
     }
-    return Facts(
-        **{name: value | changed[name] if name in changed else value for name, value in values.items()}
-    )
+    return Facts(**{name: value | changed[name] if name in changed else value for name, value in values.items()})
 
 
 def holds(text, seen=None):
@@ -204,9 +202,7 @@ def test_a_text_that_cannot_be_used_fails_when_the_policy_loads_and_says_why(tex
 
 
 def test_a_string_may_speak_of_what_is_always_there():
-    assert (
-        holds("input.note == 'has(tool.name)' // has(tool.name)", facts({"note": "has(tool.name)"})) is True
-    )
+    assert holds("input.note == 'has(tool.name)' // has(tool.name)", facts({"note": "has(tool.name)"})) is True
 
 
 # ------------------------------------------------------------------------------- nothing hostile ends it
@@ -268,9 +264,7 @@ print("alive")
 
 
 @case("R086")
-@pytest.mark.parametrize(
-    "program", [TEXTS_PROGRAM, VALUES_PROGRAM, NULLS_PROGRAM], ids=["texts", "values", "nulls"]
-)
+@pytest.mark.parametrize("program", [TEXTS_PROGRAM, VALUES_PROGRAM, NULLS_PROGRAM], ids=["texts", "values", "nulls"])
 def test_no_text_and_no_value_ends_the_process(program):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "alive", "")

@@ -122,9 +122,7 @@ def call(fn: Callable[..., Any], raw: str | None, context: object = None, deps: 
 
 
 def test_the_schema_says_what_the_signature_says():
-    def refund(
-        order_id: str, cents: Annotated[int, Field(gt=0)], note: str | None = None, *, dry: bool = False
-    ):
+    def refund(order_id: str, cents: Annotated[int, Field(gt=0)], note: str | None = None, *, dry: bool = False):
         """Refund an order.
 
         Args:
@@ -305,9 +303,7 @@ def test_a_mutable_default_is_a_new_one_for_each_call():
     assert schema.parse('{"item": "c"}')["into"] == []
 
 
-@pytest.mark.parametrize(
-    "default", [object(), math.inf, math.nan, lambda: 0, [object()], "\ud800", ..., b"\xff"]
-)
+@pytest.mark.parametrize("default", [object(), math.inf, math.nan, lambda: 0, [object()], "\ud800", ..., b"\xff"])
 def test_a_default_that_is_no_json_is_not_offered_and_the_function_fills_it_in(default):
     def wait(x: int, seconds: float = default, /, more: Any = default):
         return x, seconds, more
@@ -516,9 +512,7 @@ def test_a_wrong_tag_is_named():
 
     assert complaints(f, {"pet": {"kind": "cow"}})[0][1] == "an object whose 'kind' is one of 'cat', 'dog'"
     assert complaints(f, {"pet": {}})[0][1] == "an object with the field 'kind'"
-    assert complaints(f, {"pet": {"kind": "cat", "lives": "x"}}) == [
-        ("pet.lives", "an integer", "'x' (a string)")
-    ]
+    assert complaints(f, {"pet": {"kind": "cat", "lives": "x"}}) == [("pet.lives", "an integer", "'x' (a string)")]
 
 
 def test_a_wrong_key_is_told_from_a_wrong_value():
@@ -769,9 +763,7 @@ def test_a_type_that_is_missing_at_run_time_fails_at_definition_by_name():
         "def ship(order: list[Order], a: int): ...",
         scope,
     )
-    with pytest.raises(
-        SchemaError, match=r"^ship: the parameter 'order' .*'Order' is not defined.*TYPE_CHECKING"
-    ):
+    with pytest.raises(SchemaError, match=r"^ship: the parameter 'order' .*'Order' is not defined.*TYPE_CHECKING"):
         schema_of(scope["ship"])
 
 

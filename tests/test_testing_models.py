@@ -63,9 +63,7 @@ def test_a_turn_is_a_text_a_call_or_a_list_of_both() -> None:
 def test_arguments_are_verbatim_when_raw_and_may_have_the_names_that_call_takes() -> None:
     assert call("look", raw='{"broken', id="c1") == ModelCall("c1", "look", '{"broken')
     assert call("look", raw=None) == ModelCall(None, "look", None)
-    assert call("look", {"id": 7, "raw": 8}, tool="x") == ModelCall(
-        None, "look", '{"id":7,"raw":8,"tool":"x"}'
-    )
+    assert call("look", {"id": 7, "raw": 8}, tool="x") == ModelCall(None, "look", '{"id":7,"raw":8,"tool":"x"}')
     assert call("look") == ModelCall(None, "look", "{}")
     with pytest.raises(DefinitionError, match="one of them"):
         call("look", raw="{}", a=1)

@@ -65,9 +65,7 @@ def failed(code: int | None, body: Any = "ended") -> Failed:
         (Cancelled(None), False, "refund was cancelled"),
     ],
 )  # fmt: skip  # rows of a table
-def test_a_call_without_a_narration_is_told_by_its_facts(
-    outcome: ToolOutcome, started: bool, text: str
-) -> None:
+def test_a_call_without_a_narration_is_told_by_its_facts(outcome: ToolOutcome, started: bool, text: str) -> None:
     assert call_row(ended(outcome), started=started).text == text
 
 

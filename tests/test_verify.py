@@ -96,9 +96,7 @@ class Keeper:
         await self.store.commit(self.leases[run_id], [entry], change=change, kept=kept)
 
 
-async def keep(
-    store: Store, *runs: "Write | Entry", interaction: str = "i1", tenant: str = "default"
-) -> None:
+async def keep(store: Store, *runs: "Write | Entry", interaction: str = "i1", tenant: str = "default") -> None:
     await Keeper(store, interaction, tenant).keep(story(*runs))
 
 

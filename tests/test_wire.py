@@ -60,9 +60,7 @@ def test_the_item_names_its_call() -> None:
         (ToolResult.blocks(File(b"123", "text/csv", "a.csv")), "[file a.csv, text/csv, 3 bytes]"),
     ],
 )
-def test_the_result_is_exactly_what_the_model_read_with_placeholders_for_media(
-    result: ToolResult, text: str
-) -> None:
+def test_the_result_is_exactly_what_the_model_read_with_placeholders_for_media(result: ToolResult, text: str) -> None:
     assert item(result)["result"] == text == result.model_output
 
 
@@ -81,9 +79,7 @@ def test_the_size_counts_bytes() -> None:
 @law("1.4.isError", "source.002.isError")
 @pytest.mark.parametrize("outcome", OUTCOMES)
 def test_an_error_follows_from_the_outcome(outcome: str) -> None:
-    assert item(ended(OUTCOMES[outcome]), started=False)["isError"] is (
-        outcome not in ("succeeded", "skipped")
-    )
+    assert item(ended(OUTCOMES[outcome]), started=False)["isError"] is (outcome not in ("succeeded", "skipped"))
 
 
 @law("1.4.rejectionReason", "source.002.rejectionReason")
@@ -169,9 +165,7 @@ def test_items_stand_in_reading_order() -> None:
 @law("1.4.whole")
 def test_the_sequence_of_a_result_finds_the_call_whose_whole_result_it_is() -> None:
     book = a_conversation()
-    found = {
-        call.turn.result_sequence(call.index): call.record.call_id for call in book.record.runs["run-1"].calls
-    }
+    found = {call.turn.result_sequence(call.index): call.record.call_id for call in book.record.runs["run-1"].calls}
     assert {i["sequence"]: i["toolCallId"] for i in of_kind("ToolResult", book)} == found
 
 

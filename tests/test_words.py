@@ -86,18 +86,14 @@ def page() -> str:
     parts = ["What a model can read from us. Made by tests/test_words.py of counterfoil/core/words.py.\n"]
     parts += [f"== {name}\n{text}\n" for name, text in sorted(TEXTS.items())]
     for name, said in sorted(CALLS.items()):
-        labels = (
-            [f" {code.value} {code.name}" for code in ErrorCode] if name == "failure" else [""] * len(said)
-        )
+        labels = [f" {code.value} {code.name}" for code in ErrorCode] if name == "failure" else [""] * len(said)
         parts += [f"== {name}(){label}\n{text.strip()}\n" for label, text in zip(labels, said, strict=True)]
     return "\n".join(parts)
 
 
 @law("4.words")
 def test_the_page_holds_every_sentence_as_it_is_said_today() -> None:
-    assert page() == PAGE.read_text(encoding="utf-8"), (
-        "run python -m tests.test_words > tests/snapshots/words.txt"
-    )
+    assert page() == PAGE.read_text(encoding="utf-8"), "run python -m tests.test_words > tests/snapshots/words.txt"
 
 
 @law("4.words")
@@ -113,9 +109,7 @@ def test_every_code_has_a_row_and_a_sentence_and_none_is_left_over() -> None:
 @law("3.table")
 @pytest.mark.parametrize("code", ErrorCode)
 def test_the_table_says_whether_a_call_may_be_tried_again(code: ErrorCode) -> None:
-    expected = {ErrorCode.TIMEOUT: (False, True), ErrorCode.TOOL_ERROR: (None, None)}.get(
-        code, (False, False)
-    )
+    expected = {ErrorCode.TIMEOUT: (False, True), ErrorCode.TOOL_ERROR: (None, None)}.get(code, (False, False))
     assert (retryable(code, safe=False), retryable(code, safe=True)) == expected
 
 
@@ -194,9 +188,7 @@ def test_braces_in_names_and_reasons_are_text(hostile: str) -> None:
 
 @law("6.read_result")
 def test_a_slice_says_where_it_stands_and_how_to_go_on_until_the_end() -> None:
-    assert words.read_result_slice("abc", 5, 100).startswith(
-        "[Characters 5 to 8 of 100. To read on, use offset=8.]"
-    )
+    assert words.read_result_slice("abc", 5, 100).startswith("[Characters 5 to 8 of 100. To read on, use offset=8.]")
     assert words.read_result_slice("abc", 97, 100).startswith("[Characters 97 to 100 of 100.]")
 
 

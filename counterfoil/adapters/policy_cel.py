@@ -185,11 +185,7 @@ def _used(text: str) -> tuple[dict[str, tuple[str, ...]], bool]:
     is given without need and does no harm.
     """
     words = set(_WORD.findall(text))
-    used = {
-        group: tuple(key for key in keys if key in words)
-        for group, keys in KNOWN_KEYS.items()
-        if group in words
-    }
+    used = {group: tuple(key for key in keys if key in words) for group, keys in KNOWN_KEYS.items() if group in words}
     return used, "input" in words
 
 

@@ -35,9 +35,7 @@ def load_rules(path: str | PathLike[str]) -> RuleSet:
     _refuse_unknown(table, _TOP, f"{file}:")
     rules = table.get("rule", [])
     if isinstance(rules, dict):
-        raise DefinitionError(
-            f"{file}: expected [[rule]], got [rule]; double the brackets, also for one rule alone"
-        )
+        raise DefinitionError(f"{file}: expected [[rule]], got [rule]; double the brackets, also for one rule alone")
     if not isinstance(rules, list):
         raise DefinitionError(f"{file}: rule must be a list of tables, got {rules!r:.80}; write [[rule]]")
     made = tuple(_rule(file, number, rule) for number, rule in enumerate(rules, 1))
@@ -56,9 +54,7 @@ def _parsed(file: Path) -> dict[str, object]:
             f"{file}: the policy cannot be read ({error.strerror}); give the path of a TOML file"
         ) from error
     if len(data) > MAX_BYTES:
-        raise DefinitionError(
-            f"{file}: a policy has at most {MAX_BYTES} bytes, and this file has more; split it"
-        )
+        raise DefinitionError(f"{file}: a policy has at most {MAX_BYTES} bytes, and this file has more; split it")
     try:
         return tomllib.loads(data.decode("utf-8-sig"))  # some editors start a file with a byte order mark
     except UnicodeDecodeError as error:
@@ -67,13 +63,9 @@ def _parsed(file: Path) -> dict[str, object]:
             "save the file as UTF-8"
         ) from error
     except tomllib.TOMLDecodeError as error:
-        raise DefinitionError(
-            f"{file}: this is no TOML: {error}; put texts in quotes and one key on a line"
-        ) from error
+        raise DefinitionError(f"{file}: this is no TOML: {error}; put texts in quotes and one key on a line") from error
     except RecursionError as error:
-        raise DefinitionError(
-            f"{file}: its values are nested too deeply; a policy needs no nesting"
-        ) from error
+        raise DefinitionError(f"{file}: its values are nested too deeply; a policy needs no nesting") from error
 
 
 def _rule(file: Path, number: int, table: object) -> Rule:

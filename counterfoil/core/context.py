@@ -214,10 +214,7 @@ def wire_ids(items: Iterable[Item], max_chars: int | None = None) -> dict[CallKe
             name = next(
                 name
                 for name in _names(call.provider_call_id, call.call_id, len(ids))
-                if name
-                and not name.isspace()
-                and name not in used
-                and (not max_chars or len(name) <= max_chars)
+                if name and not name.isspace() and name not in used and (not max_chars or len(name) <= max_chars)
             )
             used.add(name)
             ids[item.run_id, item.step, index] = name

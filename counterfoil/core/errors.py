@@ -1,20 +1,20 @@
 """What we raise at people, split by who must act.
 
-    CounterfoilError
-    ├── ToolError              a tool's author raises it: the model reads its message
-    ├── DefinitionError        the developer: a tool, agent or policy that cannot be used as written
-    ├── UsageError             the developer: a call of ours that makes no sense now
-    ├── RecordError            who asked: what the record says against it
-    │   ├── NotFound           no such thing for this tenant
-    │   ├── Conflict           another one was first
-    │   │   └── DecisionConflict
-    │   ├── NotAllowed         this person may not decide
-    │   ├── NotPending         no decision is awaited
-    │   └── InvalidInput       an edit that schema or policy refuses
-    └── OperatorError          who runs the program
-        ├── StoreError         the store cannot be read or written
-        ├── Fenced             another worker drives this run now
-        └── ModelError         the model could not be asked, or its answer not be used
+CounterfoilError
+├── ToolError              a tool's author raises it: the model reads its message
+├── DefinitionError        the developer: a tool, agent or policy that cannot be used as written
+├── UsageError             the developer: a call of ours that makes no sense now
+├── RecordError            who asked: what the record says against it
+│   ├── NotFound           no such thing for this tenant
+│   ├── Conflict           another one was first
+│   │   └── DecisionConflict
+│   ├── NotAllowed         this person may not decide
+│   ├── NotPending         no decision is awaited
+│   └── InvalidInput       an edit that schema or policy refuses
+└── OperatorError          who runs the program
+    ├── StoreError         the store cannot be read or written
+    ├── Fenced             another worker drives this run now
+    └── ModelError         the model could not be asked, or its answer not be used
 """
 
 from __future__ import annotations

@@ -133,8 +133,7 @@ class Checker:
     def finish_kept(self) -> list[Problem]:
         """There is no further text kept apart."""
         found = [
-            _kept_problem(key[0], key[1], pointer, "it is not in the store")
-            for key, pointer in self._kept.items()
+            _kept_problem(key[0], key[1], pointer, "it is not in the store") for key, pointer in self._kept.items()
         ]
         self._kept.clear()
         return found

@@ -62,9 +62,7 @@ def _start(run: RunFacts, call: CallFacts, facts: Facts, content: bytes | None) 
         found.append(("order", f"attempt {attempt} follows attempt {call.attempt}"))
     elif call.attempt and not rerun:
         if not (safe and call.safe):
-            found.append(
-                ("doubled-start", "a call that is not safe to repeat started again, and nobody decided so")
-            )
+            found.append(("doubled-start", "a call that is not safe to repeat started again, and nobody decided so"))
         elif attempt > max(ATTEMPTS, number(facts, "most")):
             found.append(("doubled-start", f"attempt {attempt} started, {number(facts, 'most')} are allowed"))
     if not found and call.key not in (None, key):
@@ -187,9 +185,7 @@ def _result(run: RunFacts, call: CallFacts, facts: Facts, reserved: int) -> list
         if attempt > call.attempt:
             found.append(("order", f"the result is of attempt {attempt}, which never started"))
         else:
-            found.append(
-                ("order", f"the result is of attempt {attempt}, but attempt {call.attempt} had started")
-            )
+            found.append(("order", f"the result is of attempt {attempt}, but attempt {call.attempt} had started"))
     if (
         outcome == "rejected"
         and not (call.asked and call.asked.choice == "reject")

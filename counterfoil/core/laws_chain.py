@@ -95,11 +95,7 @@ class Chain:
         """Name what is wrong with the row's number; whether its hash can still be checked."""
         expected = self._number + 1
         if row.entry > expected:
-            gone = (
-                f"entry {expected} is"
-                if row.entry == expected + 1
-                else f"entries {expected} to {row.entry - 1} are"
-            )
+            gone = f"entry {expected} is" if row.entry == expected + 1 else f"entries {expected} to {row.entry - 1} are"
             message = f"{gone} missing"
         else:
             message = f"entry {row.entry} stands after entry {self._number}"
@@ -146,9 +142,7 @@ class Chain:
             if piece.start in swapped:
                 continue
             if piece.hash_changed:
-                yield Break(
-                    "broken-chain", piece.start, piece.run_id, f"the hash of entry {piece.start} was changed"
-                )
+                yield Break("broken-chain", piece.start, piece.run_id, f"the hash of entry {piece.start} was changed")
             else:
                 yield Break("changed-bytes", piece.start, piece.run_id, _changed_text(piece.start))
 
@@ -176,9 +170,7 @@ def _swapped_text(one: _Piece, other: _Piece) -> str:
 def _moved_text(moved: list[_Piece]) -> str:
     if [p.length for p in moved] == [1, 1]:
         return _swapped_text(*moved)
-    starts = ", ".join(
-        str(p.start) if p.length == 1 else f"{p.start} to {p.start + p.length - 1}" for p in moved
-    )
+    starts = ", ".join(str(p.start) if p.length == 1 else f"{p.start} to {p.start + p.length - 1}" for p in moved)
     return f"entries {starts} are not where they were written"
 
 

@@ -116,9 +116,7 @@ class Interaction:
     def take(self, sequence: int, width: int) -> None:
         """Reading numbers ``sequence`` to ``sequence + width - 1`` are taken: each once, in order."""
         if sequence < self.free:
-            self.say(
-                "sequence", f"reading number {sequence} is used again; {self.free} is the next that is free"
-            )
+            self.say("sequence", f"reading number {sequence} is used again; {self.free} is the next that is free")
         self.free = max(self.free, sequence + width)
 
     def miss(self, run: RunFacts, turn: TurnFacts, before: str) -> None:

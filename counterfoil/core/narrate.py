@@ -171,11 +171,7 @@ def notes(call: CallState, part: ToolResultPart | None, run_id: str) -> tuple[st
     over = bool(call.late)
     if failure is not None and failure.body == "unknown" and failure.code == ErrorCode.INTERRUPTED:
         found.append("nobody can say whether it had its effect")
-    elif (
-        part.started_at is not None
-        and not over
-        and (part.cancelled or (failure and failure.body == "unknown"))
-    ):
+    elif part.started_at is not None and not over and (part.cancelled or (failure and failure.body == "unknown")):
         found.append(STILL_RUNNING)
     if over:
         found.append("a result came too late and does not count")

@@ -166,4 +166,6 @@ def elided(call_id: str, size: int) -> str:
 
 def bad_pattern(pattern: str, problem: str) -> str:
     """A pattern that cannot be used."""
-    return f"The pattern {pattern!r} cannot be used: {problem}. Use RE2 syntax, without look-around and back-references."
+    return (
+        f"The pattern {pattern!r} cannot be used: {problem}. Use RE2 syntax, without look-around and back-references."
+    )

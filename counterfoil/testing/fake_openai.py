@@ -150,9 +150,7 @@ def _fault_of_tools(body: dict[str, Any]) -> Fault | None:
         function = tool.get("function") or {}
         name = function.get("name")
         if not isinstance(name, str) or not _NAME.fullmatch(name) or name in names:
-            return Fault(
-                f"the tool's name {name!r} is illegal or not the first", f"tools[{place}].function.name"
-            )
+            return Fault(f"the tool's name {name!r} is illegal or not the first", f"tools[{place}].function.name")
         if function.get("parameters", {"type": "object"}).get("type") != "object":
             return Fault("the schema is of no object", f"tools[{place}].function.parameters")
         names.add(name)
@@ -328,9 +326,7 @@ class FakeOpenAI:
         self._next += 1
         return reply(body) if callable(reply) else reply
 
-    async def _stream(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reply: Chunks
-    ) -> None:
+    async def _stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reply: Chunks) -> None:
         writer.write(
             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
             b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"

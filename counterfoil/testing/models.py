@@ -111,8 +111,7 @@ class SeenRequest:
     def tools(self) -> list[dict[str, JsonValue]]:
         """What was offered: ``{name, description, input_schema}`` each."""
         return [
-            {"name": o.name, "description": o.description, "input_schema": o.input_schema}
-            for o in self.request.tools
+            {"name": o.name, "description": o.description, "input_schema": o.input_schema} for o in self.request.tools
         ]
 
     @property
@@ -151,9 +150,7 @@ class SeenRequest:
         return self.request.output_schema
 
     def __repr__(self) -> str:
-        return (
-            f"SeenRequest(turns={self.turns}, items={self.request.length}, tools={len(self.request.tools)})"
-        )
+        return f"SeenRequest(turns={self.turns}, items={self.request.length}, tools={len(self.request.tools)})"
 
 
 Piece: TypeAlias = "Say | ModelCall"
@@ -187,9 +184,7 @@ class ScriptedModel:
 
     def __init__(self, turns: Sequence[Turn], *, across_runs: bool = False) -> None:
         if isinstance(turns, (str, Say, ModelCall)):
-            raise DefinitionError(
-                f"a script is a list of turns, got {type(turns).__name__}; put it into a list"
-            )
+            raise DefinitionError(f"a script is a list of turns, got {type(turns).__name__}; put it into a list")
         self._turns: list[_Played | TurnFunction] = [_prepare(turn, n) for n, turn in enumerate(turns, 1)]
         self._across_runs = across_runs
         self._played: set[int] = set()
@@ -204,9 +199,7 @@ class ScriptedModel:
         """
         seen = SeenRequest(request)
         self.requests.append(seen)
-        number = (
-            sum(isinstance(item, TurnEntry) for item in request.items) if self._across_runs else request.turns
-        )
+        number = sum(isinstance(item, TurnEntry) for item in request.items) if self._across_runs else request.turns
         if number >= len(self._turns):
             raise ModelError(
                 f"turn {number + 1} was asked of a script that has {len(self._turns)}; "
@@ -274,9 +267,7 @@ def _fixed(turn: FixedTurn, number: int) -> _Played:
         )
     for piece in pieces:
         if not isinstance(piece, (Say, ModelCall)):
-            raise DefinitionError(
-                f"turn {number} of the script holds {piece!r:.80}; expected say(…) or call(…)"
-            )
+            raise DefinitionError(f"turn {number} of the script holds {piece!r:.80}; expected say(…) or call(…)")
     says = [piece for piece in pieces if isinstance(piece, Say)]
     calls = tuple(piece for piece in pieces if isinstance(piece, ModelCall))
     stop = next((s.stop for s in says if s.stop is not None), "calls" if calls else "end")
@@ -325,9 +316,7 @@ def open_scripted(spec: str, **settings: Any) -> ScriptedModel:
         DefinitionError: the file cannot be read or holds something else; the message names the place.
     """
     path = Path(spec.removeprefix("scripted:"))
-    turns = [
-        say(value) if isinstance(value, str) else turn_of(value, place) for value, place in read_values(path)
-    ]
+    turns = [say(value) if isinstance(value, str) else turn_of(value, place) for value, place in read_values(path)]
     return ScriptedModel(turns, **settings)
 
 
@@ -351,16 +340,12 @@ def open_recorded(spec: str, **settings: Any) -> RecordedModel:
     rows = read_values(Path(name))
     for value, place in rows:
         if not isinstance(value, dict):
-            raise DefinitionError(
-                f"{place} is {type(value).__name__}; expected a message or an object with messages"
-            )
+            raise DefinitionError(f"{place} is {type(value).__name__}; expected a message or an object with messages")
     values = [cast("dict[str, Any]", value) for value, _ in rows]
     runs = [value for value in values if isinstance(value.get("messages"), list)]
     if not runs:
         if not any(value.get("role") == "assistant" for value in values):
-            raise DefinitionError(
-                f"{name} holds no message of the role assistant, so there is nothing to play"
-            )
+            raise DefinitionError(f"{name} holds no message of the role assistant, so there is nothing to play")
         return RecordedModel(values, **settings)
     return RecordedModel(_choose(runs, chosen, name)["messages"], **settings)
 
@@ -372,6 +357,4 @@ def _choose(runs: list[dict[str, Any]], chosen: str, name: str) -> dict[str, Any
         if chosen and chosen in (str(run.get("id")), str(number)):
             return run
     what = f"no run {chosen!r} in {name}" if chosen else f"{name} holds {len(runs)} runs"
-    raise DefinitionError(
-        f"{what}; choose one with recorded:{name}#N, N from 0 to {len(runs) - 1}, or by its id"
-    )
+    raise DefinitionError(f"{what}; choose one with recorded:{name}#N, N from 0 to {len(runs) - 1}, or by its id")

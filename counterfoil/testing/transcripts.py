@@ -50,9 +50,7 @@ def turn_of(message: object, place: str) -> ModelTurn:
         DefinitionError: it does not have the form that `RecordedModel` describes.
     """
     if not isinstance(message, Mapping):
-        raise DefinitionError(
-            f"{place} is {type(message).__name__}; expected an object with content or tool_calls"
-        )
+        raise DefinitionError(f"{place} is {type(message).__name__}; expected an object with content or tool_calls")
     text, calls = message.get("content"), message.get("tool_calls") or ()
     stop, usage = message.get("stop"), message.get("usage") or {}
     if text is not None and not isinstance(text, str):
@@ -77,6 +75,4 @@ def _call_of(given: object, place: str) -> ModelCall:
         raise DefinitionError(f"{place}: id is {identity!r:.40}; expected a string or null")
     if raw is not None and not isinstance(raw, str):
         raise DefinitionError(f"{place}: arguments_raw is {type(raw).__name__}; expected a string")
-    return ModelCall(
-        identity, given["name"], raw if raw is not None else dumps(given.get("arguments", {})).decode()
-    )
+    return ModelCall(identity, given["name"], raw if raw is not None else dumps(given.get("arguments", {})).decode())

@@ -320,9 +320,7 @@ def _serve() -> None:
     params.ui = False
     params.warmup = False
     server = native.Server(params)
-    check = http.client.HTTPConnection(
-        server.listening_address.removeprefix("http://"), timeout=START_TIMEOUT
-    )
+    check = http.client.HTTPConnection(server.listening_address.removeprefix("http://"), timeout=START_TIMEOUT)
     check.request("GET", "/health")
     status = check.getresponse().status
     if status != http.client.OK:

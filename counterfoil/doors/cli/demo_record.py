@@ -91,9 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0 written, 1 not, with the reason on standard error.
     """
     parser = argparse.ArgumentParser(prog="python -m counterfoil.doors.cli.demo_record", description=__doc__)
-    parser.add_argument(
-        "--root", type=Path, default=Path(), help="the clone to ask about (default: this folder)"
-    )
+    parser.add_argument("--root", type=Path, default=Path(), help="the clone to ask about (default: this folder)")
     parser.add_argument("--out", type=Path, default=TURNS, help="the file to write (default: %(default)s)")
     options = parser.parse_args(arguments)
     try:
@@ -151,13 +149,9 @@ def _result(call: Mapping[str, Any], tools: Sequence[Tool]) -> Message:
 
 def _check(question: Question, messages: Sequence[Message], error: type[Exception]) -> None:
     """A run that shows the wrong thing is not worth recording."""
-    made = [
-        (call["name"], call["arguments"]) for message in messages for call in message.get("tool_calls", ())
-    ]
+    made = [(call["name"], call["arguments"]) for message in messages for call in message.get("tool_calls", ())]
     if made != [(question.tool, question.input)] or not messages[-1]["content"]:
-        raise error(
-            f"expected {question.tool} with {question.input} for {question.text!r}, got {made}; ask again"
-        )
+        raise error(f"expected {question.tool} with {question.input} for {question.text!r}, got {made}; ask again")
 
 
 if __name__ == "__main__":

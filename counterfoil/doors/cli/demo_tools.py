@@ -122,16 +122,12 @@ class Clone:
         if len(text) > MAX_READ:
             text = f"{text[:MAX_READ]}\n(cut off here; the file has {size} bytes)"
         name = self._name(place)
-        return ToolResult.text(text or f"{name} is empty.").with_narration(
-            f"Read {name}, {_count(size, 'byte')}"
-        )
+        return ToolResult.text(text or f"{name} is empty.").with_narration(f"Read {name}, {_count(size, 'byte')}")
 
     @tool(read_only=True, timeout=TIMEOUT)
     def count_lines(
         self,
-        path: Annotated[
-            str, Field(min_length=1, max_length=MAX_PATH, examples=["src/main.py", "CHANGES.md"])
-        ],
+        path: Annotated[str, Field(min_length=1, max_length=MAX_PATH, examples=["src/main.py", "CHANGES.md"])],
     ) -> ToolResult:
         """Count the lines of a file.
 
@@ -168,9 +164,7 @@ class Clone:
             raise ToolError(f"git cannot read the history: {''.join(reason)[:300] or 'it gave no reason'}")
         lines = [line[:MAX_SUBJECT] for line in done.stdout.decode(errors="replace").splitlines()]
         number = _count(len(lines), "commit")
-        return ToolResult.text("\n".join([f"The last {number}:", *lines])).with_narration(
-            f"Read the last {number}"
-        )
+        return ToolResult.text("\n".join([f"The last {number}:", *lines])).with_narration(f"Read the last {number}")
 
     def _inside(self, path: str) -> Path:
         """Find a path below the root; links are followed first, so none leads out."""

@@ -150,9 +150,7 @@ class OpenAIChat:
             try:
                 client = AsyncOpenAI(**self._options)
             except OpenAIError:
-                raise ModelError(
-                    f"no key for the model {self.model}: set OPENAI_API_KEY or give api_key"
-                ) from None
+                raise ModelError(f"no key for the model {self.model}: set OPENAI_API_KEY or give api_key") from None
             self._clients[loop] = client
         return client
 

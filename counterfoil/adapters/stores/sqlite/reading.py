@@ -129,7 +129,9 @@ def rows(db: Connection, after: int) -> list[tuple[int, StoredRow]]:
         digest,
     ) in db.execute(SQL["rows"], (after,)):
         # Somebody's hand may have left text where bytes were; `verify` is to name it, not to fail on it.
-        body, content, digest = (v.encode("utf-8", "replace") if isinstance(v, str) else v for v in (body, content, digest))
+        body, content, digest = (
+            v.encode("utf-8", "replace") if isinstance(v, str) else v for v in (body, content, digest)
+        )
         stored = StoredRow(
             tenant, interaction_id, place & 0xFFFFFFFF, run_id, kind, sequence,
             following - sequence if sequence else 0, body, content, erased_at, digest,
