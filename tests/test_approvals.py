@@ -233,7 +233,7 @@ def test_of_fifty_decisions_at_once_one_counts_and_the_body_runs_once(place):
 
 
 @both
-@law("7.3", "1.2.parsed-input", "1.2.effective-input")
+@law("7.3", "1.2.call-part")
 @case("R065")
 def test_an_edited_input_is_what_runs_and_the_model_is_told(place):
     desk, seen = payer()

@@ -170,7 +170,7 @@ def test_identity_limits_and_deps_survive_a_pause(place):
 
 
 @both
-@law("7.6", "7.6.interrupted-ask", "1.2.states")
+@law("7.6", "7.6.interrupted-ask", "1.2.call-part")
 @case("R005", "R019")
 @pytest.mark.parametrize("how", ["rerun", "record", "error"])
 def test_a_body_that_died_waits_for_a_person_who_settles_it(place, how):
