@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Protocol
 
 from counterfoil.core.errors import StoreError
@@ -108,12 +108,17 @@ POLL_SECONDS = 0.05
 class Locks:
     """Locks by (tenant, name): in order of asking in this process, and by the store between processes."""
 
-    def __init__(self, store: Store, owner: Owner) -> None:
+    def __init__(self, store: Store, owner: Owner, left: Callable[[], object]) -> None:
         self._store = store
         self._owner = owner
+        self._left = left
+        self._closed = False
         self._held: dict[tuple[str, str], tuple[Holder, int]] = {}
         self._waiting: dict[tuple[str, str], deque[tuple[Holder, int]]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._going: deque[tuple[tuple[str, str], tuple[Holder, int]]] = deque()
+        """What is being given back in this very moment."""
+        self._tasks: dict[asyncio.Task[None], tuple[str, str]] = {}
+        """Locks that are asked of the store, or given back to it."""
 
     def take(self, tenant: str, name: str, holder: Holder, index: int) -> None:
         """Ask for a lock; `Holder.locked` is called when it is taken, perhaps at once."""
@@ -129,9 +134,12 @@ class Locks:
             holder, index = self._held[key]
             holder.locked(index)
             return
-        task = asyncio.get_running_loop().create_task(self._acquire_shared(key))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._begin(self._acquire_shared(key), key)
+
+    def _begin(self, work: Coroutine[None, None, None], key: tuple[str, str]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = key
+        task.add_done_callback(self._tasks.pop)
 
     async def _acquire_shared(self, key: tuple[str, str]) -> None:
         while not await self._taken(key):  # noqa: ASYNC110  # another process may hold it
@@ -157,9 +165,17 @@ class Locks:
 
     def give(self, tenant: str, holder: Holder, index: int) -> None:
         """Give back whatever this call holds; the next one in order takes it."""
-        for key, held in list(self._held.items()):
-            if key[0] == tenant and held == (holder, index):
-                self._pass_on(key)
+        mine = (holder, index)
+        under_way = bool(self._going)
+        self._going.extend((key, mine) for key, held in self._held.items() if key[0] == tenant and held == mine)
+        # Who takes it may give it back at once, and so may a thousand others after it: they come round here.
+        while self._going and not under_way:
+            key, mine = self._going[0]
+            try:
+                if self._held.get(key) == mine:
+                    self._pass_on(key)
+            finally:
+                self._going.popleft()
 
     def _pass_on(self, key: tuple[str, str]) -> None:
         waiting = self._waiting.get(key)
@@ -170,17 +186,22 @@ class Locks:
             holder.locked(index)
             return
         del self._held[key]
-        if self._store.shared:
-            task = asyncio.get_running_loop().create_task(self._give_back(key))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        if self._closed:
+            if not self._held:
+                self._left()
+        elif self._store.shared:
+            self._begin(self._give_back(key), key)
 
     async def close(self) -> None:
-        """Give every lock of this process back."""
-        for task in list(self._tasks):
-            task.cancel()
-        if self._store.shared:
-            for key in self._held:
-                await self._store.unlock(*key, self._owner)
-        self._held.clear()
+        """Give back what no body uses. A body that cannot be stopped keeps its lock; at its end this owner has left."""
+        self._closed = True
         self._waiting.clear()
+        idle = [key for task, key in self._tasks.items() if task.cancel()]
+        for key in idle:
+            self._held.pop(key, None)
+            try:
+                await self._store.unlock(*key, self._owner)
+            except StoreError:
+                log.exception("lock %s of tenant %s could not be given back", key[1], key[0])
+        if not (self._held and self._store.shared):
+            self._left()

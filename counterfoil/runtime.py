@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -119,7 +120,7 @@ class Runtime(Driving):
 
     def _ready(self) -> None:
         self.owner = this_process(self.effects.new_id())
-        self.locks = Locks(self.store, self.owner)
+        self.locks = Locks(self.store, self.owner, functools.partial(leave, self.owner))
         self._open = True
 
     async def close(self) -> None:
@@ -138,7 +139,6 @@ class Runtime(Driving):
         for agent in self.agents.values():
             if hasattr(agent, "close_model"):
                 await agent.close_model()
-        leave(self.owner)
         await self.store.close()
 
     # start and drive

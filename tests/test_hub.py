@@ -264,6 +264,91 @@ def test_a_store_that_fails_for_a_while_makes_a_call_wait_for_its_lock_and_no_lo
     go(main())
 
 
+@both
+@law("2.7.lock", "7.8")
+def test_hundreds_of_calls_that_wait_for_one_lock_can_be_cancelled_at_once(place):
+    async def main():
+        gate = Gate()
+
+        @tool(lock="till")
+        async def hold(at: str) -> str:
+            """Hold the till."""
+            await gate.enter(at)
+            return at
+
+        desk = agent([[call("hold", at=f"{i}", id=f"{i}") for i in range(450)], say("done")], hold)
+        async with place.open(desk) as runtime:
+            run = await runtime.start("desk", "go")
+            await gate.began("0")
+            await until(lambda: len(runtime.locks._waiting.get(("default", "till"), ())) > 400)
+            await run.cancel()
+            await run.wait()
+            assert set(outcomes(run).values()) == {"Cancelled"}
+            await until(lambda: not runtime.locks._held)
+
+    go(main())
+
+
+@law("2.7.lock")
+def test_a_runtime_that_closes_leaves_no_lock_behind_that_it_was_asking_for(tmp_path):
+    async def main():
+        gate = Gate()
+
+        @tool(lock="till:{at}")
+        async def hold(at: str) -> str:
+            """Hold a till."""
+            await gate.enter(at)
+            return at
+
+        place = Place("sqlite", tmp_path)
+        script = [[call("hold", at=f"{i}", id=f"{i}") for i in range(4)], say("done")]
+        one, two = place.runtime(agent(script, hold)), place.runtime(agent(script, hold))
+        async with two:
+            async with one:
+                await one.start("desk", "go")
+                await until(lambda: len(one.locks._held) == 4)  # asked for in this very moment
+            gate.open("0", "1", "2", "3")
+            run = await (await two.start("desk", "go")).wait()
+            assert run.answer == "done"
+
+    go(main())
+
+
+@law("2.7.lock")
+def test_a_body_that_nobody_can_stop_keeps_its_lock_when_its_runtime_closes(tmp_path):
+    began, end, ran = threading.Event(), threading.Event(), []
+
+    @tool(lock="till")
+    def slow() -> str:
+        """Go on, whatever happens outside."""
+        began.set()
+        end.wait()
+        ran.append("slow")
+        return "late"
+
+    @tool(lock="till")
+    async def after() -> str:
+        """Come after it."""
+        ran.append("after")
+        return "after"
+
+    async def main():
+        place = Place("sqlite", tmp_path)
+        async with place.runtime(agent([[call("slow", id="s")]], slow, name="one")) as one:
+            await one.start("one", "go")
+            await until(began.is_set)
+        async with place.runtime(agent([[call("after", id="a")], say("done")], after, name="two")) as two:
+            run = await two.start("two", "go")
+            await until(lambda: two.locks._held)
+            await asyncio.sleep(0.1)
+            assert ran == []
+            end.set()
+            assert (await run.wait()).answer == "done"
+            assert ran == ["slow", "after"]
+
+    go(main())
+
+
 def test_a_slow_reader_loses_deltas_and_nothing_else():
     hub = Hub()
     listener = hub.add("r")
