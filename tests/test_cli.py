@@ -450,6 +450,7 @@ def test_erasing_takes_the_contents_and_leaves_the_proof() -> None:
         (["run", "tests.cli_desk", "Hi"], 2, "expected MODULE:AGENT"),
         (["run", "tests/cli_desk.py:hello", "Hi"], 2, "write tests.cli_desk:hello"),
         (["run", "not a module", "Hi"], 2, "expected MODULE:AGENT"),
+        (["run", "tests.cli_desk:hello", " "], 2, "expected a prompt"),
         (["run", "raises:agent", "Hi"], 2, "ZeroDivisionError: division by zero"),
         (["run", "unfinished:agent", "Hi"], 2, "SyntaxError"),
         (["run", "exits:agent", "Hi"], 2, "SystemExit"),
@@ -486,6 +487,12 @@ def test_the_place_in_a_module_that_raises_is_named(folder: Path) -> None:
     (folder / "helper_of_deep.py").write_text("\n\nvalue = {}['missing']\n", encoding="utf-8")
     typed = type_("run", "deep:agent", "Hi")
     assert "helper_of_deep.py, line 3: value = {}['missing']" in typed.err
+
+
+def test_of_a_mistake_in_the_use_of_the_library_the_user_s_own_line_is_named(folder: Path) -> None:
+    (folder / "misused.py").write_text("from counterfoil import Agent\n\nagent = Agent('')\n", encoding="utf-8")
+    typed = type_("run", "misused:agent", "Hi")
+    assert "misused.py, line 3: agent = Agent('')" in typed.err
 
 
 @pytest.mark.parametrize(

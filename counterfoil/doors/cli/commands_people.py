@@ -39,6 +39,9 @@ _WITH = Annotated[
     typer.Option("--with", metavar="MODULE:AGENT", help="Go on with the run here, until it ends or pauses."),
 ]
 
+RERUN = "to run again"
+RECORDED = "recorded"
+
 Decide = Callable[[Run, str], Awaitable[Approval]]
 
 
@@ -148,7 +151,7 @@ async def settle(
     async def decide(found: Run, call_id: str) -> Approval:
         return await found.settle(call_id, by=by or wiring.login(), rerun=rerun, result=known)
 
-    return await _decided(session, run, call, spec=agent, decide=decide, word="to run again" if rerun else "recorded")
+    return await _decided(session, run, call, spec=agent, decide=decide, word=RERUN if rerun else RECORDED)
 
 
 async def _decided(session: Session, run: str, call: str | None, *, spec: str | None, decide: Decide, word: str) -> int:
@@ -158,6 +161,7 @@ async def _decided(session: Session, run: str, call: str | None, *, spec: str | 
         if agents and found.agent != agents[0].name:
             raise Stop(f"run {found.id} is of agent {found.agent!r}, and --with names {agents[0].name!r}")
         call_id = await find_call(found, call)
+        await _fits(found, call_id, settles=word in (RERUN, RECORDED))
         follower = Follower(session, runtime, found)
         await follower.pass_over()
         approval = await decide(found, call_id)
@@ -176,6 +180,19 @@ async def _decided(session: Session, run: str, call: str | None, *, spec: str | 
         if session.json:
             session.out.data({"decision": word, "approval": approval.to_json(), "run": of_run(found)})
         return code
+
+
+async def _fits(run: Run, call_id: str, *, settles: bool) -> None:
+    """Whether this command decides on what waits; else the one that does is named."""
+    kind = next((a.kind for a in await run.approvals() if a.call_id == call_id), None)
+    if kind == "interrupted" and not settles:
+        what = f"call {call_id} was interrupted, so its effect is unknown"
+        how = f"counterfoil settle {run.id} {call_id} with --rerun, --result TEXT or --failed TEXT"
+        raise Stop(f"{what}; type {how}", Code.CONFLICT)
+    if kind == "approval" and settles:
+        raise Stop(
+            f"call {call_id} has not begun; type counterfoil approve or reject {run.id} {call_id}", Code.CONFLICT
+        )
 
 
 @command(app)

@@ -19,7 +19,7 @@ from counterfoil.core.turn import moment, thread_kind
 from counterfoil.doors.cli.common import PAGE, Session, command, find_run
 from counterfoil.doors.cli.errors import Code, Stop
 from counterfoil.doors.cli.load import load_agents
-from counterfoil.doors.cli.view import print_table, short_ids
+from counterfoil.doors.cli.view import counted, print_table, short_ids
 from counterfoil.run import Run
 from counterfoil.runtime import Runtime
 from counterfoil.tool import Tool
@@ -225,9 +225,10 @@ def _print(session: Session, policy: Policy, tallies: dict[str, Tally], judged: 
     differing = [one for one in judged if one.differs or one.error]
     unreadable = f", {skipped} without a JSON input left out" if skipped else ""
     console.print()
-    console.print(Text(f"{len(judged)} calls, {len(differing)} differ from the record{unreadable}"))
+    differ = f"{len(differing)} {'differs' if len(differing) == 1 else 'differ'} from the record"
+    console.print(Text(f"{counted(len(judged), 'call')}, {differ}{unreadable}"))
     if differing:
-        ids = short_ids([one.run_id for one in differing])
+        ids = short_ids([one.run_id for one in differing]) | short_ids([one.call_id for one in differing])
         print_table(console, ("run", "call", "tool", "recorded", "now", "by"), list(_differences(differing, ids)))
 
 
@@ -235,6 +236,6 @@ def _differences(judged: list[Judged], ids: dict[str, str]) -> Iterator[tuple[st
     for one in judged:
         why = one.rule or NO_RULE
         yield (
-            ids[one.run_id], one.call_id, one.tool_name, one.before or "", one.verdict,
+            ids[one.run_id], ids[one.call_id], one.tool_name, one.before or "", one.verdict,
             f"{why}: {one.error}" if one.error else why,
         )  # fmt: skip  # the columns of a row

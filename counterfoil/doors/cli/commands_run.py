@@ -22,7 +22,7 @@ from counterfoil.doors.cli.errors import Code, Stop, code_of_status
 from counterfoil.doors.cli.live import Follower, drive, print_end
 from counterfoil.doors.cli.load import load_agent, load_agents
 from counterfoil.doors.cli.terminal import Terminal
-from counterfoil.doors.cli.view import of_run
+from counterfoil.doors.cli.view import counted, of_run
 from counterfoil.runtime import Runtime
 
 __all__ = ["app"]
@@ -64,6 +64,8 @@ async def run_(
     terminal = Terminal(session.out)
     loaded = load_agent(agent)
     text = await _everything(terminal) if prompt == "-" else prompt
+    if not text.strip():
+        raise Stop(f"expected a prompt, got nothing{' on standard input' if prompt == '-' else ''}")
     async with session.writer([loaded]) as runtime:
         run = await runtime.start(loaded, text, caller=_caller(session, user, role), interaction=interaction, key=key)
         if not session.json:
@@ -153,8 +155,14 @@ async def work(
         for task in (stopped, idle):
             if task is not None:
                 task.cancel()
-        session.out.note("nothing is left to do" if idle and not stop.is_set() else "stopping")
+        session.out.note(await _left(runtime, agents) if idle and not stop.is_set() else "stopping")
     return Code.DONE
+
+
+async def _left(runtime: Runtime, agents: list[Agent]) -> str:
+    rows = await runtime.store.open_runs([agent.name for agent in agents], runtime.pool)
+    waits = f" but for people: {counted(len(rows), 'run')} paused; `counterfoil approvals` lists the calls"
+    return f"nothing is left to do{waits if rows else ''}"
 
 
 async def _idle(runtime: Runtime, agents: list[Agent]) -> None:

@@ -225,7 +225,7 @@ async def find_call(run: Run, text: str | None) -> str:
         if len(waiting) == 1:
             return waiting[0].call_id
         if not waiting:
-            raise Stop(f"no call of run {run.id} waits for a person; it is {run.status}", Code.CONFLICT)
+            raise Stop(f"no call of run {run.id} waits for a person; {_stands(run)}", Code.CONFLICT)
         raise Stop(f"{len(waiting)} calls of run {run.id} wait; name one of them: {_named(waiting)}")
     calls = [call.call_id for call in run.calls]
     if text in calls:
@@ -238,6 +238,14 @@ async def find_call(run: Run, text: str | None) -> str:
         hint = f"; waiting: {_named(waiting)}" if waiting else f"; `counterfoil show {run.id}` lists its calls"
         raise Stop(f"run {run.id} has no call {text!r:.80}{hint}", Code.NOT_FOUND)
     raise Stop(f"{len(found)} calls of run {run.id} begin with {text!r:.80}; type more of the id")
+
+
+def _stands(run: Run) -> str:
+    if run.status == "running":
+        return "it is running; if its process has died, `counterfoil work MODULE --once` takes it up"
+    if run.status == "paused":
+        return "all is decided, and `counterfoil work MODULE --once` goes on with it"
+    return f"it is {run.status}"
 
 
 def _named(waiting: Sequence[Approval]) -> str:

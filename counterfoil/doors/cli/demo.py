@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from shutil import which
 from typing import Any, Final
 
 from rich.console import Console
@@ -24,7 +25,10 @@ from counterfoil.doors.cli.demo_desk import NAME, PROMPT, labels, make_orders
 from counterfoil.doors.cli.demo_record import load_turns
 from counterfoil.doors.cli.demo_record import main as record_turns
 from counterfoil.doors.cli.demo_tools import INSTRUCTIONS, QUESTIONS, demo_tools
+from counterfoil.doors.cli.errors import Code, Stop
+from counterfoil.doors.cli.output import Out
 from counterfoil.doors.cli.plain import line
+from counterfoil.doors.cli.terminal import Terminal
 from counterfoil.doors.cli.view import row_lines
 from counterfoil.model import Model, ModelEvent, ModelRequest
 from counterfoil.run import Run
@@ -34,6 +38,7 @@ from counterfoil.testing import RecordedModel
 __all__ = ["run_demo"]
 
 FOLDER: Final = Path(".counterfoil")
+NAME_OF_COMMAND: Final = "counterfoil"
 PRINTED: Final = "The label was printed before the process died; it lies in the tray."
 
 
@@ -188,7 +193,9 @@ class Desk:
             await run.approve(approval.call_id, by=wiring.login(), digest=approval.digest)
             return
         self._say(text)
-        answer = await asyncio.to_thread(self.console.input, "          Approve? [Y/n] ")
+        answer = await Terminal(Out()).line("          Approve? [Y/n] ")
+        if answer is None:
+            raise Stop(f"nobody decided: the run waits on record; `{_typed()} approvals` shows the call", Code.PAUSED)
         if answer.strip().lower() in ("", "y", "yes"):
             await run.approve(approval.call_id, by=wiring.login(), digest=approval.digest)
         else:
@@ -221,12 +228,21 @@ async def act_two(console: Console, setting: wiring.Setting, *, ask: bool) -> bo
 
 def _next(console: Console, setting: wiring.Setting, run: Run, sequence: int | None) -> None:
     store = "" if setting.source == "default" else f" --store {setting.value}"
-    console.print("\nThe record stays on disk. What to type next (from .venv/bin, or with the environment active):")
-    console.print(f"  counterfoil show {run.id[:13]}{store}", highlight=False)
-    console.print(f"  counterfoil errors {run.id[:13]}{store}", highlight=False)
-    if sequence is not None:
-        console.print(f"  counterfoil result {run.id[:13]} {sequence} --limit 300{store}", highlight=False)
-    console.print(f"  counterfoil verify{store}", highlight=False)
+    short = run.id[:13]
+    commands = [f"show {short}", f"errors {short}"]
+    commands += [] if sequence is None else [f"result {short} {sequence} --limit 300"]
+    console.print("\nThe record stays on disk. What to type next:")
+    for command in (*commands, "verify"):
+        console.print(Text(f"  {_typed()} {command}{store}"), soft_wrap=True)
+
+
+def _typed() -> str:
+    """The command as this terminal finds it: by its name, or by its path where no PATH has it."""
+    script = Path(sys.argv[0])
+    if script.name != NAME_OF_COMMAND or which(NAME_OF_COMMAND):
+        return NAME_OF_COMMAND
+    here = Path.cwd()
+    return str(script.relative_to(here) if script.is_absolute() and script.is_relative_to(here) else script)
 
 
 async def run_demo(console: Console, store_url: str | None, yes: bool, record: bool) -> int:  # noqa: FBT001  # a command's switches

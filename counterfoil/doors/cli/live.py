@@ -18,7 +18,7 @@ from counterfoil.doors.cli.common import Session
 from counterfoil.doors.cli.errors import Code, code_of_status
 from counterfoil.doors.cli.plain import block, line
 from counterfoil.doors.cli.terminal import Terminal
-from counterfoil.doors.cli.view import approval_lines, counted, row_lines, without_answer
+from counterfoil.doors.cli.view import approval_lines, counted, row_lines, status_text, without_answer
 from counterfoil.run import Run
 from counterfoil.runtime import Runtime
 
@@ -276,5 +276,5 @@ async def print_end(session: Session, run: Run, spec: str) -> None:
             else:
                 out.say(f"  counterfoil approve {call} --with {spec}")
     else:
-        by, why = f" ({run.ended_by})" if run.ended_by else "", f": {line(run.reason)}" if run.reason else ""
-        out.say(f"{run.status}{by}{why}")
+        why = f": {line(run.reason)}" if run.reason else ""
+        out.say(f"{status_text(run.status, run.ended_by)}{why}")

@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import linecache
+import os
 import sys
 import traceback
 from difflib import get_close_matches
@@ -13,6 +14,9 @@ from counterfoil.agent import Agent
 from counterfoil.doors.cli.errors import Stop
 
 __all__ = ["load_agent", "load_agents"]
+
+_PACKAGE = f"{Path(__file__).parents[2]}{os.sep}"
+"""The folder of Counterfoil itself."""
 
 
 def load_agent(spec: str) -> Agent:
@@ -79,10 +83,15 @@ def _broken(name: str, error: BaseException) -> Stop:
     frames = [f for f in frames if f.filename not in (__file__, importlib.__file__)]
     if not frames:
         return Stop(f"the module {name!r} cannot be imported: {last}; mend it")
-    place = frames[-1]
+    place = next((f for f in reversed(frames) if Path(f.filename).is_relative_to(Path.cwd()) and _own(f)), frames[-1])
     code = linecache.getline(place.filename, place.lineno or 0).strip()
     where = f"{place.filename}, line {place.lineno}{f': {code}' if code else ''}"
     return Stop(f"the module {name!r} cannot be imported: {last} ({where}); mend it")
+
+
+def _own(frame: traceback.FrameSummary) -> bool:
+    """In a file of the user's own, not in an installed package that was used wrongly."""
+    return "site-packages" not in Path(frame.filename).parts and not frame.filename.startswith(_PACKAGE)
 
 
 def _agents_of(module: ModuleType) -> dict[str, Agent]:

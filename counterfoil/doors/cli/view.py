@@ -41,6 +41,8 @@ WHO_WIDTH: Final = 14
 TIME_WIDTH: Final = 8
 SHORTEST_ID: Final = 8
 """Characters of a shortened id at least: as many as people are used to from elsewhere."""
+LAST_WIDTH: Final = 16
+"""Columns that the last column of a table keeps, however wide the others are."""
 SHOWN_INPUT: Final = 2000
 """Characters of an input that a person is asked about; what is left out is said."""
 
@@ -107,7 +109,7 @@ def print_table(console: Console, headings: Sequence[str], rows: Iterable[Sequen
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_edge=False)
     for heading in headings[:-1]:
         table.add_column(heading, no_wrap=True, overflow="ellipsis")
-    table.add_column(headings[-1], overflow="fold", ratio=1)
+    table.add_column(headings[-1], overflow="fold", ratio=1, min_width=LAST_WIDTH)
     for row in rows:
         table.add_row(*(cell if isinstance(cell, Text) else Text(line(cell)) for cell in row))
     console.print(table)
@@ -181,7 +183,7 @@ def approval_lines(approval: Approval) -> RenderableType:
     title.append(line(approval.tool_name, 100), style="bold")
     title.append(f"  (call {line(approval.call_id, 100)}, run {line(approval.run_id, 100)})", style="dim")
     parts: list[RenderableType] = [title]
-    asked = [f"rule {approval.rule}" if approval.rule else "the tool asks for approval"]
+    asked = [f"rule {approval.rule}" if approval.rule else "the tool or the policy's default asks"]
     asked += [approval.reason] if approval.reason else []
     if approval.kind == "interrupted":
         asked = [approval.reason or "the process ended while it ran; nobody can say what it did"]
