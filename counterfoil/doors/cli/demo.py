@@ -245,7 +245,7 @@ def _typed() -> str:
     return str(script.relative_to(here) if script.is_absolute() and script.is_relative_to(here) else script)
 
 
-async def run_demo(console: Console, store_url: str | None, yes: bool, record: bool) -> int:  # noqa: FBT001  # a command's switches
+def run_demo(console: Console, store_url: str | None, yes: bool, record: bool) -> int:  # noqa: FBT001  # a command's switches
     """Play both acts; the exit code.
 
     Args:
@@ -256,9 +256,13 @@ async def run_demo(console: Console, store_url: str | None, yes: bool, record: b
     """
     if record:
         return record_turns([])
+    return asyncio.run(_play(console, store_url, ask=not yes and sys.stdin.isatty()))
+
+
+async def _play(console: Console, store_url: str | None, *, ask: bool) -> int:
     setting = wiring.Setting("store", store_url, "--store") if store_url else wiring.store_setting(None)
     FOLDER.mkdir(exist_ok=True)
     wiring.store_url(setting)
     one = await act_one(console, setting, Path())
-    two = await act_two(console, setting, ask=not yes and sys.stdin.isatty())
+    two = await act_two(console, setting, ask=ask)
     return 0 if one and two else 1
