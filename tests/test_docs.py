@@ -1,0 +1,88 @@
+"""The programs of the documentation run as they stand there, and its tables name what there is."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import typer
+
+import counterfoil
+from counterfoil import Policy
+from counterfoil.doors.cli.app import app
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str, text: str = README) -> list[str]:
+    """The fenced blocks of a page."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def section(title: str) -> str:
+    return README.partition(f"## {title}\n")[2].partition("\n## ")[0]
+
+
+def names(text: str) -> list[str]:
+    """What stands in backticks in the rows of tables."""
+    return [name for row in text.splitlines() if row.startswith("|") for name in re.findall(r"`([^`]+)`", row)]
+
+
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "80"}
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_the_program_of_the_readme_runs_as_it_stands(tmp_path: Path) -> None:
+    (program,) = blocks("python")
+    (tmp_path / "shop.py").write_text(program, encoding="utf-8")
+    done = run(tmp_path, "-W", "error", "shop.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "refund {'order_id': 'W100', 'cents': 4200} waits",
+        "completed answer Refunded.",
+    ]
+    for command in re.findall(r"`counterfoil ((?:show|run) [^`]+)`", section("An agent with two tools")):
+        words = [word.strip('"') for word in re.findall(r'"[^"]+"|\S+', command)]
+        typed = run(tmp_path, "-c", "from counterfoil.doors.cli import main; main()", *words)
+        assert typed.returncode == (3 if words[0] == "run" else 0), typed.stderr
+        assert "Refunded 15.00 on W100" in typed.stdout
+
+
+def test_the_policy_of_the_readme_is_the_same_in_both_forms(tmp_path: Path) -> None:
+    (program,), (policy,) = blocks("python"), blocks("toml")
+    (tmp_path / "policy.toml").write_text(policy, encoding="utf-8")
+    space: dict[str, object] = {"__name__": "shop"}
+    exec(compile(program, "README.md", "exec"), space)  # noqa: S102  # the page's own program
+    support = space["support"]
+    assert isinstance(support, counterfoil.Agent)
+    assert support.policy is not None
+    assert support.policy.revision == Policy.from_toml(tmp_path / "policy.toml").revision
+
+
+def test_the_readme_lists_the_public_names_and_no_other() -> None:
+    assert sorted(names(section("Public names"))) == sorted(counterfoil.__all__)
+
+
+def test_the_readme_lists_the_commands_and_no_other() -> None:
+    there = typer.main.get_command(app).commands  # type: ignore[attr-defined]  # a group
+    listed = {name.split()[0] for name in names(section("The command")) if not name.startswith("-")}
+    assert listed == set(there)
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    pages = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    for page in pages:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
