@@ -6,7 +6,7 @@ says so. Act two is scripted, and says so too. Both leave their record on disk.
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from shutil import which
@@ -125,7 +125,8 @@ class Desk:
         self.ask = ask
         self.orders = FOLDER / "orders.db"
         self.worker: asyncio.subprocess.Process | None = None
-        self.killed = False
+        self.victim: asyncio.subprocess.Process | None = None
+        """The worker that was killed on purpose."""
 
     async def play(self) -> Run:
         """From the first turn to the end of the run."""
@@ -134,7 +135,7 @@ class Desk:
             run = await runtime.start(NAME, PROMPT)
             try:
                 await self.work()
-                await self._follow(runtime, run)
+                await self._while_driven(self._follow(runtime, run))
             finally:
                 await self.stop()
             await run.refresh()
@@ -154,12 +155,35 @@ class Desk:
             self.worker.kill()
             await self.worker.wait()
 
+    async def _while_driven(self, following: Coroutine[Any, Any, None]) -> None:
+        """Follow the run; but never wait for ever for a worker that cannot work."""
+        follow, gone = asyncio.ensure_future(following), asyncio.ensure_future(self._gone())
+        try:
+            await asyncio.wait((follow, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not follow.done():
+                raise Stop(f"the worker process ended by itself, with {gone.result()}", Code.FAILED)
+            await follow
+        finally:
+            follow.cancel()
+            gone.cancel()
+            await asyncio.gather(follow, gone, return_exceptions=True)
+
+    async def _gone(self) -> int:
+        """The exit code of a worker that ended and was not killed here."""
+        while True:
+            worker = self.worker
+            if worker is not None and worker is not self.victim:
+                code = await worker.wait()
+                if worker is not self.victim:
+                    return code
+            await asyncio.sleep(0.02)
+
     async def _follow(self, runtime: Runtime, run: Run) -> None:
         after = 0
         while True:
             async for event in runtime.events(run.id, after=after):
                 after = max(after, event.entry)
-                if isinstance(event, CallStarted) and event.tool_name == "print_label" and not self.killed:
+                if isinstance(event, CallStarted) and event.tool_name == "print_label" and self.victim is None:
                     await self._kill()
             await run.refresh()
             if run.status != "paused":
@@ -173,7 +197,7 @@ class Desk:
             return
         while not labels(self.orders, "W100"):  # noqa: ASYNC110  # another process prints them
             await asyncio.sleep(0.02)
-        self.killed = True
+        self.victim = worker
         worker.kill()
         await worker.wait()
         self._say(f"print_label hangs after its effect: pid {worker.pid} is killed in the middle of it (SIGKILL).")
@@ -222,7 +246,7 @@ async def act_two(console: Console, setting: wiring.Setting, *, ask: bool) -> bo
     for problem in found.problems[:5]:
         console.print(Text(line(problem.message), style="red"))
     _next(console, setting, run, kept[0].sequence if kept else None)
-    good = run.status == "completed" and run.ended_by == "tool" and act.killed and bool(kept)
+    good = run.status == "completed" and run.ended_by == "tool" and act.victim is not None and bool(kept)
     return found.ok and good
 
 
