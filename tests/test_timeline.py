@@ -355,13 +355,13 @@ def test_a_queued_message_is_shown_until_it_is_delivered() -> None:
 @pytest.mark.parametrize(
     ("by", "status", "reason", "text"),
     [
-        ("limit", "limited", "the limit of 50 steps is reached",
-         "limited: a limit was reached: the limit of 50 steps is reached"),
+        ("limit", "limited", "the limit of 50 steps is reached", "limited: the limit of 50 steps is reached"),
         ("error", "failed", None, "failed: it failed"),
         ("vote", "completed", None, "completed: all its calls voted to end"),
-        ("cancelled", "cancelled", "enough", "cancelled: it was cancelled: enough"),
+        ("cancelled", "cancelled", "enough", "cancelled: enough"),
+        ("cancelled", "cancelled", None, "cancelled: it was cancelled"),
     ],
-)  # fmt: skip  # rows of a table
+)
 def test_the_end_says_how(by: str, status: str, reason: str | None, text: str) -> None:
     book = Book()
     book.begin()

@@ -118,7 +118,9 @@ def _plain_row(entry: Entry, run: RunState) -> Row:
             return _row(entry, run, "cancel", ("Human", entry.by or ""), text)
         case EndedEntry():
             how = ENDED_BY.get(entry.ended_by, entry.ended_by)
-            return _row(entry, run, "ended", SYSTEM, f"{entry.status}: {how}{_because(entry.reason)}")
+            # A reason of an end that nobody wished says all that the general words say.
+            said = entry.reason if entry.reason and entry.status != "completed" else f"{how}{_because(entry.reason)}"
+            return _row(entry, run, "ended", SYSTEM, f"{entry.status}: {said}")
         case _:
             return _row(entry, run, entry.kind, SYSTEM, entry.kind)
 
