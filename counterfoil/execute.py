@@ -91,8 +91,10 @@ class Execution:
         if why in ("cancel", "limit") and not self.asked and self._ask():
             return
         self.asked = False
-        if self.task is not None:
-            self.task.cancel()
+        task = self.task
+        # A task that is cancelled before its first turn ends without a word: it looks at `stop` in that turn instead.
+        if task is not None and inspect.getcoroutinestate(cast("Any", task.get_coro())) != inspect.CORO_CREATED:
+            task.cancel()
         if why == "timeout":
             # A body that does not stop when it is told must not hold the run; a moment for one that does.
             asyncio.get_running_loop().call_later(TELL_SECONDS, self.give_up)
@@ -162,6 +164,8 @@ class Execution:
         error: BaseException | None = None
         value: object = None
         try:
+            if self.stop is not None:
+                raise asyncio.CancelledError
             tool = self.ready.tool
             if tool.bare and not self.ready.not_before:
                 args, kwargs = cast("FunctionSchema", tool.schema).bind(self.ready.arguments, None, None)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from counterfoil import ErrorCode, Limits, tool
+from counterfoil import ErrorCode, Limits, Runtime, tool
 from counterfoil.core.events import Event
 from counterfoil.core.turn import moment
 from counterfoil.hub import MAX_LIVE, Hub, Slots
-from counterfoil.testing import call, say
-from tests.helpers import Gate, Place, agent, both, codes, go, outcomes, until
+from counterfoil.testing import FrozenEffects, call, say
+from tests.helpers import Gate, Place, agent, both, codes, content, go, outcomes, until
 from tests.marks import law
 
 
@@ -285,6 +285,36 @@ def test_hundreds_of_calls_that_wait_for_one_lock_can_be_cancelled_at_once(place
             await run.wait()
             assert set(outcomes(run).values()) == {"Cancelled"}
             await until(lambda: not runtime.locks._held)
+
+    go(main())
+
+
+@law("2.7.lock", "5.limit")
+def test_a_call_that_is_told_to_stop_before_its_body_had_a_turn_gives_lock_and_place_back():
+    async def main():
+        effects = FrozenEffects()
+        began = []
+
+        @tool(lock="till")
+        async def hold() -> str:
+            """Hold the till."""
+            began.append("hold")
+            return "held"
+
+        desk = agent([[call("hold", id="h")], say("done")], hold)
+        async with Runtime(agents=[desk], effects=effects, concurrency=1) as runtime:
+
+            def late(point):
+                if point == "store:after:turn,start":  # launched in this turn of the loop, and stopped in the same one
+                    effects.advance(100)
+                    for drive in runtime._drives.values():
+                        drive.wake()
+
+            effects.probe = late
+            run = await (await runtime.start("desk", "go", limits=Limits(seconds=10, cancel_grace=1000))).wait()
+            assert (run.status, codes(run)) == ("limited", {"h": ErrorCode.LIMIT_REACHED})
+            assert (began, runtime.locks._held, runtime.slots.take(desk)) == ([], {}, True)
+            await content(runtime)
 
     go(main())
 
