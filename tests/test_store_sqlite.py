@@ -126,6 +126,23 @@ def test_two_stores_on_a_file_see_each_other(path):
     using(path, body)
 
 
+def test_an_entry_that_cannot_be_read_leaves_the_reader_at_what_is_on_record_now(path):
+    async def body(store):
+        await claimed(store)
+        other = sqlite3.connect(path)
+        other.execute("UPDATE entries SET body = x'00' WHERE row = 1")
+        other.commit()
+        with pytest.raises(ValueError) as kept:  # noqa: PT011  # whatever it is; it is kept, as a log keeps one
+            await store.entries("acme", "talk-1")
+        other.execute("UPDATE runs SET priority = 7")
+        other.commit()
+        other.close()
+        assert (await store.run("acme", "run-1")).priority == 7
+        assert kept.value.__traceback__
+
+    using(path, body)
+
+
 @law("7.2")
 def test_of_decisions_by_several_stores_at_once_one_wins(path):
     async def body(one):

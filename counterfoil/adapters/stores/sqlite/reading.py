@@ -1,4 +1,8 @@
-"""What the reader's connection does."""
+"""What the reader's connection does.
+
+Rows are fetched whole before anything is made of them: an error that is kept with its frames would keep a cursor in
+mid-way too, and with it the connection at what the file held then.
+"""
 
 from __future__ import annotations
 
@@ -44,12 +48,12 @@ def _number(db: Connection, tenant: str, run_id: str) -> int:
 def runs(db: Connection, tenant: str, before: str | None, where: Mapping[str, str | int | None]) -> list[RunRow]:
     """See `Store.runs`; ``where`` holds status, agent, interaction and limit."""
     where = {**where, "tenant": tenant, "before": None if before is None else _number(db, tenant, before)}
-    return [_row(values) for values in db.execute(SQL["runs"], where)]
+    return [_row(values) for values in db.execute(SQL["runs"], where).fetchall()]
 
 
 def open_runs(db: Connection, agents: Sequence[str], pool: str | None) -> list[RunRow]:
     """See `Store.open_runs`."""
-    found = [_row(values) for agent in set(agents) for values in db.execute(SQL["open_runs"], (agent,))]
+    found = [_row(values) for agent in set(agents) for values in db.execute(SQL["open_runs"], (agent,)).fetchall()]
     return [row for row in found if pool in (None, row.pool)]
 
 
@@ -59,17 +63,16 @@ def entries(db: Connection, tenant: str, interaction_id: str, after: int) -> lis
     if found is None:
         raise NotFound(f"no interaction {interaction_id}")
     n = found[0]
-    return [
-        decode(body, content, number) for number, body, content in db.execute(SQL["entries"], (n, max(after, 0), n))
-    ]
+    stored = db.execute(SQL["entries"], (n, max(after, 0), n)).fetchall()
+    return [decode(body, content, number) for number, body, content in stored]
 
 
 def approvals(db: Connection, tenant: str, run_id: str | None) -> list[Approval]:
     """See `Store.approvals`."""
     if run_id is None:
-        found = db.execute(SQL["approvals"], (tenant,))
+        found = db.execute(SQL["approvals"], (tenant,)).fetchall()
     else:
-        found = db.execute(SQL["approvals_of_run"], (_number(db, tenant, run_id),))
+        found = db.execute(SQL["approvals_of_run"], (_number(db, tenant, run_id),)).fetchall()
     asked = [approval_from_json(cast("Fields", loads(data))) for (data,) in found]
     return sorted(asked, key=lambda a: a.requested_at)
 
@@ -91,7 +94,8 @@ def reports(db: Connection, tenant: str, where: ReportFilter) -> list[ToolErrorR
         "since": where.since,
         "limit": max(where.limit, 0),
     }
-    return [report_from_json(cast("Fields", loads(data))) for (data,) in db.execute(SQL["reports"], values)]
+    found = db.execute(SQL["reports"], values).fetchall()
+    return [report_from_json(cast("Fields", loads(data))) for (data,) in found]
 
 
 def kept(db: Connection, tenant: str, kept_id: str, offset: int, limit: int | None) -> KeptRange:
