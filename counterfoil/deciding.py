@@ -28,8 +28,10 @@ class Deciding(Reading):
     agents: dict[str, Any]
     limits: Limits | None
     owner: Owner
-    _lost: set[str]
-    """Runs that may be this process's on record though it does not drive them; it may take them up again."""
+    _lost: dict[str, str]
+    """Runs that may be this process's on record though it does not drive them, with their tenants."""
+    _claims: int
+    """How many runs are on their way to be this process's just now."""
 
     def kick(self, tenant: str, run_id: str) -> None:
         """Something was put on record for this run."""
@@ -42,15 +44,18 @@ class Deciding(Reading):
         raise NotImplementedError
 
     @contextmanager
-    def _claiming(self, run_id: str) -> Iterator[None]:
+    def _claiming(self, tenant: str, run_id: str) -> Iterator[None]:
         """Whatever goes wrong in here: on record the run may be this process's, and nobody else would take it up."""
+        self._claims += 1
         try:
             yield
         except (Conflict, NotFound):
             raise
         except BaseException:  # also when whoever waits for this goes away
-            self._lost.add(run_id)
+            self._lost[run_id] = tenant
             raise
+        finally:
+            self._claims -= 1
 
     async def approve(
         self, run_id: str, call_id: str, *, by: str | None = None, reason: str | None = None,
@@ -166,7 +171,7 @@ class Deciding(Reading):
             raise UsageError(f"agent {row.agent!r} is not registered here; open the Runtime with it")
         if row.status != "limited":
             raise NotPending(f"run {run_id} is {row.status}; only a limited run can be resumed with new limits")
-        with self._claiming(run_id):
+        with self._claiming(tenant, run_id):
             lease = await self.store.reopen(row, self.owner)
             if lease is None:
                 raise Conflict(f"run {run_id} was taken up by somebody else")

@@ -14,7 +14,7 @@ from counterfoil.core.call import Caller
 from counterfoil.core.entries import (
     RunEntry,
 )
-from counterfoil.core.errors import Fenced, StoreError, UsageError
+from counterfoil.core.errors import Fenced, NotFound, StoreError, UsageError
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.record import Record
 from counterfoil.core.states import OPEN
@@ -91,7 +91,7 @@ class Driving(Deciding):
             hooks=join_hooks(self.hooks, getattr(agent, "hooks", None)),
         )  # fmt: skip  # rows by what belongs together
         fold.error = None
-        self._lost.discard(fold.run_id)
+        self._lost.pop(fold.run_id, None)
         self._drives[fold.run_id] = drive
         task = asyncio.get_running_loop().create_task(self._driven(drive, fold))
         self._tasks[fold.run_id] = task
@@ -161,10 +161,26 @@ class Driving(Deciding):
     async def _give_up(self, drive: Drive) -> None:
         await drive.abandon()
         try:
-            with self._claiming(drive.run.run_id):
+            with self._claiming(drive.lease.tenant, drive.run.run_id):
                 await self.store.release(drive.lease)
         except Exception:  # the record is safe; the sweep takes the run up again
             log.exception("run %s could not be released", drive.lease.run_id)
+
+    async def _give_up_rest(self) -> None:
+        """Give back what is this process's on record and has no task that would do it."""
+        for drive in list(self._drives.values()):
+            await self._give_up(drive)  # its task was told to end before it had begun
+        for run_id, tenant in self._lost.items():
+            try:
+                row = await self.store.run(tenant, run_id)
+                if row.owner == self.owner:
+                    await self.store.release(Lease(tenant, run_id, row.interaction_id, row.epoch))
+            except NotFound:
+                continue  # it did not come to be
+            except StoreError:
+                log.exception("run %s could not be released", run_id)
+        for known in (self._drives, self._tasks, self._lost, self._put_off):
+            known.clear()
 
     def kick(self, tenant: str, run_id: str) -> None:
         """Something was put on record for this run: have its driver look, or take it up if that can be done here."""
@@ -200,7 +216,7 @@ class Driving(Deciding):
         agent = self.agents.get(row.agent) or (_Nobody(row.agent) if force else None)
         if agent is None or not self._may_take(row, force=force):
             return
-        with self._claiming(row.run_id):
+        with self._claiming(row.tenant, row.run_id):
             lease = await self.store.claim(row, self.owner)
             if lease is None:
                 return

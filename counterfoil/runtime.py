@@ -22,7 +22,7 @@ from counterfoil.core.errors import DefinitionError
 from counterfoil.core.jsontext import JsonValue, clean_text, dumps
 from counterfoil.core.limits import DEFAULT_LIMITS, PROCESS_CONCURRENCY, Limits
 from counterfoil.core.record import Record
-from counterfoil.driving import Driving
+from counterfoil.driving import POLL_SECONDS, Driving
 from counterfoil.effects import REAL, Effects
 from counterfoil.hooks import Hooks
 from counterfoil.hub import Hub, Locks, Slots
@@ -79,7 +79,8 @@ class Runtime(Driving):
         self._folds: WeakValueDictionary[str, Fold] = WeakValueDictionary()
         self._sweeper: asyncio.Task[None] | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._lost: set[str] = set()
+        self._lost: dict[str, str] = {}
+        self._claims = 0
         self._put_off: dict[str, tuple[float, float]] = {}
 
     @classmethod
@@ -130,11 +131,12 @@ class Runtime(Driving):
         self._open = False
         for timer in self._timers.values():
             timer.cancel()
-        tasks = [t for t in (self._sweeper, *self._kicks.values(), *self._tasks.values()) if t is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await _end(self._sweeper, *self._kicks.values(), *self._tasks.values())
         self._sweeper = None
+        while self._claims:  # noqa: ASYNC110  # what somebody has begun to start is given back too
+            await asyncio.sleep(POLL_SECONDS / 10)
+        await _end(*self._tasks.values())
+        await self._give_up_rest()
         await self.locks.close()
         for agent in self.agents.values():
             if hasattr(agent, "close_model"):
@@ -211,7 +213,7 @@ class Runtime(Driving):
         probe = self.effects.probe
         if probe is not None:
             probe("store:before:create")
-        with self._claiming(run_id):
+        with self._claiming(tenant, run_id):
             row, created = await self.store.create(new)
             if probe is not None:
                 probe("store:after:create")
@@ -259,6 +261,12 @@ class Runtime(Driving):
         digest = None if key is None else _digest([name, tool, input])
         run = await self._create(caller.tenant, run_id, first, known, key=key, key_digest=digest)
         return await run.wait()
+
+
+async def _end(*tasks: asyncio.Task[None] | None) -> None:
+    """Tell tasks to end, and wait for that."""
+    ending = [task for task in tasks if task is not None and task.cancel()]
+    await asyncio.gather(*ending, return_exceptions=True)
 
 
 def _digest(value: JsonValue) -> str:

@@ -12,7 +12,7 @@ from counterfoil import tool
 from counterfoil.core.errors import StoreError
 from counterfoil.owners import this_process
 from counterfoil.testing import call, say
-from tests.helpers import Gate, Place, agent, arrives, both, fine, go, until
+from tests.helpers import Gate, Place, agent, arrives, both, counted, fine, go, until
 from tests.marks import law
 
 ONE_CALL = [[call("fine", id="f")], say("done")]
@@ -121,5 +121,47 @@ def test_a_driver_that_lost_its_run_keeps_neither_lock_nor_place(place):
             gate.open("a")
             await until(lambda: run.id not in runtime._drives)
             assert (await (await runtime.start("two", "go")).wait()).answer == "done"
+
+    go(main())
+
+
+@both
+@law("7.6")
+def test_a_runtime_that_closes_right_after_a_start_gives_the_run_back_and_can_be_opened_again(place):
+    async def main():
+        look, _ = counted("look", read_only=True)
+        runtime = place.runtime(agent([[call("look", id="l")], say("done")], look))
+        await runtime.open()
+        run = await runtime.start("desk", "go")  # its driver has not had a turn of the loop yet
+        await runtime.close()
+        async with place.runtime() as other:
+            row = await other.store.run("default", run.id)
+            assert (row.status, row.owner, row.runnable) == ("running", None, True)
+        async with runtime:
+            assert (await (await runtime.get(run.id)).wait()).answer == "done"
+
+    go(main())
+
+
+@law("7.6")
+def test_a_runtime_that_closes_while_a_run_is_started_gives_the_run_back(tmp_path):
+    async def main():
+        place = Place("sqlite", tmp_path)
+        runtime = place.runtime(agent(ONE_CALL, fine))
+        await runtime.open()
+        other = sqlite3.connect(tmp_path / "runs.db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        starting = [asyncio.create_task(runtime.start("desk", "go")) for _ in range(3)]
+        await until(lambda: runtime.store._writer._handed)
+        starting[0].cancel()
+        closing = asyncio.create_task(runtime.close())
+        await asyncio.sleep(0)
+        other.execute("COMMIT")
+        other.close()
+        await closing
+        await asyncio.gather(*starting, return_exceptions=True)
+        async with place.runtime() as reader:
+            rows = await reader.runs()
+            assert [row.owner for row in rows] == [None] * 3
 
     go(main())
