@@ -16,6 +16,9 @@ from counterfoil.store import RunRow, Store
 
 POLL_SECONDS = 0.1
 """How often the record is read where the run is driven by another process."""
+DRIVEN_SECONDS = 1.0
+"""How often it is read where this process drives, or looks whether it can: commits here wake who listens, but a look
+that ends without a drive wakes nobody."""
 
 
 class Followed(Protocol):
@@ -63,15 +66,12 @@ async def follow(runtime: Followed, row: RunRow, after: int) -> AsyncIterator[Ev
                 current = await store.run(row.tenant, run_id)
                 if current.status == "paused" and not current.runnable and not runtime.driving(run_id):
                     return
-            await _signal(listener.signal, None if runtime.driving(run_id) else POLL_SECONDS)
+            await _signal(listener.signal, DRIVEN_SECONDS if runtime.driving(run_id) else POLL_SECONDS)
     finally:
         runtime.hub.remove(run_id, listener)
 
 
-async def _signal(signal: asyncio.Event, seconds: float | None) -> None:
-    if seconds is None:
-        await signal.wait()
-        return
+async def _signal(signal: asyncio.Event, seconds: float) -> None:
     try:
         async with asyncio.timeout(seconds):
             await signal.wait()

@@ -17,13 +17,14 @@ from counterfoil import (
     RunPaused,
     RunResumed,
     RunStarted,
+    Runtime,
     ToolContext,
     TurnDelta,
     TurnRecorded,
     tool,
 )  # fmt: skip  # names in rows
 from counterfoil.testing import call, say
-from tests.helpers import Gate, agent, arrives, both, broken, counted, fine, go
+from tests.helpers import Gate, agent, arrives, both, broken, counted, fine, go, until
 from tests.marks import case, law
 
 LIVE = (TurnDelta, CallProgress)
@@ -269,5 +270,44 @@ def test_every_type_of_event_that_waits_for_people_is_there(place):
             assert found[Decided].decision.choice == "reject"
             assert RunResumed in found
             assert found[CallEnded].part.rejection_reason == "no"
+
+    go(main())
+
+
+class Slow(Runtime):
+    """A program without agents that is slow to look whether it can take a run up."""
+
+    looking = looked = asyncio.Event()
+
+    async def _take_up(self, tenant: str, run_id: str) -> None:
+        self.looking.set()
+        await self.looked.wait()
+        await super()._take_up(tenant, run_id)
+
+
+def test_who_decides_and_then_follows_misses_nothing_that_another_process_does(tmp_path):
+    pay, _ = counted("pay", needs_approval=True)
+    desk = agent([[call("pay", id="p")], say("done")], pay)
+    url = f"sqlite:///{tmp_path}/shop.db"
+
+    async def main():
+        async with Runtime(url, agents=[desk]) as worker, Slow(url) as reader:
+            reader.looking, reader.looked = asyncio.Event(), asyncio.Event()
+            run = await (await worker.start("desk", "go")).wait()
+            here = await reader.get(run.id)
+            await here.approve("p", by="grace")
+            await reader.looking.wait()
+            found = []
+
+            async def follow():
+                async for event in here.events():
+                    found.append(event)  # noqa: PERF401  # each is looked at as it comes
+
+            following = asyncio.ensure_future(follow())
+            await arrives(run, "completed")
+            await until(lambda: any(isinstance(e, Decided) for e in found))
+            reader.looked.set()
+            await following
+            assert isinstance(found[-1], RunEnded)
 
     go(main())
