@@ -9,13 +9,14 @@ FIND := for python in $(PYTHON) python3.11 python3.12 python3.13 python3.14 pyth
 ARGS ?=
 JOBS ?= auto
 
-.PHONY: help demo test check bench record-demo clean
+.PHONY: help demo test check soak bench record-demo clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo [ARGS=--yes]  the demo, on this machine alone"
 	@echo "make test [ARGS=...]    all tests; ARGS goes to pytest"
 	@echo "make check              lint, format, types and floors"
+	@echo "make soak [ARGS=...]    workers on one file, killed and frozen for two minutes"
 	@echo "make bench              what a tool call costs"
 	@echo "make record-demo        records the small model's turns for machines that cannot run it"
 	@echo "make clean              removes what the others made"
@@ -31,6 +32,9 @@ check: $(VENV)/test.stamp
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
+
+soak: $(VENV)/test.stamp
+	@$(BIN)/python -m tests.soak $(ARGS)
 
 bench: $(VENV)/test.stamp
 	@$(BIN)/python bench/run.py $(ARGS)
