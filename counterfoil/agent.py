@@ -14,7 +14,7 @@ from counterfoil.core.limits import Limits
 from counterfoil.hooks import Hooks
 from counterfoil.model import Model
 from counterfoil.policy import Policy
-from counterfoil.registry import resolve
+from counterfoil.registry import check_scheme, resolve
 from counterfoil.run import Run
 from counterfoil.runtime import Runtime
 from counterfoil.tool import Tool, as_tools
@@ -65,6 +65,8 @@ class Agent:
         if not isinstance(model, str) and not callable(getattr(model, "respond", None)):
             kind = type(model).__name__
             raise DefinitionError(f"{name}: expected a model with a method respond(request), got {kind}")
+        if isinstance(model, str):
+            check_scheme("model", model.partition(":")[0])
         if policy is not None and not isinstance(policy, Policy):
             raise DefinitionError(f"{name}: expected a Policy, got {type(policy).__name__}; use Policy.from_toml(path)")
         self.name = name

@@ -195,6 +195,7 @@ class Driving(Deciding):
 
     def _kicked(self, run_id: str, task: asyncio.Task[None]) -> None:
         del self._kicks[run_id]
+        self.hub.wake(run_id)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("run %s could not be taken up", run_id, exc_info=error)
 

@@ -176,14 +176,8 @@ class Drive(Asking):
         """Bring the batch on until every call has its result (True) or all that is open waits for people (False)."""
         batch: Batch = self.batch  # type: ignore[assignment]  # called with a batch alone
         while True:
-            if self._foreign:
-                await self.refresh()
-            if self.run.cancel is not None and self.stopping != "cancel":
-                await self._stop("cancel")
-            if self.stopping is None and self.run.limits.seconds is not None:
-                used = self._time_used()
-                if used is not None:
-                    await self._stop(used)
+            if self._foreign or self.run.cancel is not None or self.run.limits.seconds is not None:
+                await self._heed()
             if self.stopping is None and self.fatal is None:
                 if batch.asked and batch.waits:
                     await batch.take_decisions()
@@ -208,6 +202,17 @@ class Drive(Asking):
                 continue
             await self._wait(self._next_look() if batch.asked or self.run.limits.seconds is not None else None)
             await batch.gather()
+
+    async def _heed(self) -> None:
+        """Take in what others wrote, and stop where they cancelled or the time is used up."""
+        if self._foreign:
+            await self.refresh()
+        if self.run.cancel is not None and self.stopping != "cancel":
+            await self._stop("cancel")
+        if self.stopping is None:
+            used = self._time_used()
+            if used is not None:
+                await self._stop(used)
 
     def _time_used(self) -> str | None:
         left = self._time_left()

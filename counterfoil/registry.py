@@ -44,16 +44,23 @@ def resolve(kind: str, scheme: str) -> Callable[..., Any]:
         DefinitionError: nothing answers to the scheme, or what it needs is not installed; the message says
             what to write or to install.
     """
-    schemes = TARGETS[kind]
-    target = schemes.get(scheme)
-    if target is None:
-        raise DefinitionError(_unknown(kind, scheme, list(schemes)))
-    name, _, attribute = target.partition(":")
+    check_scheme(kind, scheme)
+    name, _, attribute = TARGETS[kind][scheme].partition(":")
     try:
         factory: Callable[..., Any] = getattr(importlib.import_module(name), attribute)
     except ImportError as error:
         raise DefinitionError(_missing(kind, scheme, error)) from error
     return factory
+
+
+def check_scheme(kind: str, scheme: str) -> None:
+    """Refuse a scheme that nothing answers to, before anything is imported.
+
+    Raises:
+        DefinitionError: see `resolve`.
+    """
+    if scheme not in TARGETS[kind]:
+        raise DefinitionError(_unknown(kind, scheme, list(TARGETS[kind])))
 
 
 def _unknown(kind: str, scheme: str, known: list[str]) -> str:

@@ -153,11 +153,16 @@ def test_an_agent_that_cannot_be_used_as_written_is_refused(options, message):
         Agent(**options)
 
 
+def test_a_model_that_is_not_known_is_refused_when_the_agent_is_made():
+    with pytest.raises(DefinitionError, match="no-such-scheme"):
+        Agent("desk", model="no-such-scheme:X")
+
+
 @law("5.error")
-def test_a_model_that_is_not_known_fails_the_run_and_says_why():
-    run = Agent("desk", model="no-such-scheme:X").run_sync("go")
+def test_a_model_that_cannot_be_opened_fails_the_run_and_says_why():
+    run = Agent("desk", model="scripted:/no/such/file.json").run_sync("go")
     assert (run.status, run.ended_by) == ("failed", "error")
-    assert "no-such-scheme" in run.reason
+    assert "/no/such/file.json" in run.reason
 
 
 @law("5.error")

@@ -145,7 +145,7 @@ class Desk:
         """Start a worker process; it takes up what is unfinished."""
         self.worker = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "counterfoil.doors.cli.demo_desk", self.setting.value, str(self.orders),
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
         )  # fmt: skip  # two rows
         self._say(f"A worker process has the run (pid {self.worker.pid}).")
 

@@ -132,7 +132,8 @@ async def worker(url: str, path: Path) -> None:
     """Take up the desk's runs in this process until somebody ends it."""
     async with wiring.open_runtime(wiring.Setting("store", url, "argument"), [desk(path)]):
         print("ready", flush=True)
-        await asyncio.get_running_loop().create_future()
+        # The demo holds the other end: when it is gone, however it went, this process has nobody to work for.
+        await asyncio.to_thread(sys.stdin.read)
 
 
 if __name__ == "__main__":

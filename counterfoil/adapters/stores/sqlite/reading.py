@@ -127,14 +127,15 @@ def rows(db: Connection, after: int) -> list[tuple[int, StoredRow]]:
         kind,
         sequence,
         following,
-        body,
-        content,
+        stored_body,
+        stored_content,
         erased_at,
-        digest,
+        stored_digest,
     ) in db.execute(SQL["rows"], (after,)):
         # Somebody's hand may have left text where bytes were; `verify` is to name it, not to fail on it.
         body, content, digest = (
-            v.encode("utf-8", "replace") if isinstance(v, str) else v for v in (body, content, digest)
+            v.encode("utf-8", "replace") if isinstance(v, str) else v
+            for v in (stored_body, stored_content, stored_digest)
         )
         stored = StoredRow(
             tenant, interaction_id, place & 0xFFFFFFFF, run_id, kind, sequence,
