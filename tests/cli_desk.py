@@ -121,4 +121,4 @@ blns = Agent(
     ScriptedModel([[call("naughty", index=index, id=f"n{index}") for index in range(65)], say("All said.")]),
     tools=[naughty],
 )
-no_model = Agent("no_model", "no-such-scheme:model")
+no_model = Agent("no_model", "scripted:/no/such/turns.json")

@@ -94,7 +94,7 @@ def test_yes_approves_and_says_so_here_and_on_record() -> None:
 def test_a_model_that_cannot_be_had_is_said_in_a_sentence() -> None:
     typed = type_("run", "tests.cli_desk:no_model", "Hi")
     assert typed.code == 1
-    assert "no model has the scheme 'no-such-scheme'" in " ".join(typed.out.split())
+    assert "cannot read /no/such/turns.json" in " ".join(typed.out.split())
 
 
 def test_a_prompt_may_come_from_standard_input() -> None:
