@@ -4,16 +4,21 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
+import pytest
 import typer
 
 import counterfoil
-from counterfoil import Policy
+from counterfoil import ErrorCode, Limits, Policy
+from counterfoil.adapters import policy_toml
 from counterfoil.doors.cli.app import app
+from counterfoil.tool import SETTINGS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+LIBRARY = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str, text: str = README) -> list[str]:
@@ -21,13 +26,18 @@ def blocks(language: str, text: str = README) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
-def section(title: str) -> str:
-    return README.partition(f"## {title}\n")[2].partition("\n## ")[0]
+def section(title: str, text: str = README) -> str:
+    return text.partition(f"## {title}\n")[2].partition("\n## ")[0]
 
 
 def names(text: str) -> list[str]:
     """What stands in backticks in the rows of tables."""
     return [name for row in text.splitlines() if row.startswith("|") for name in re.findall(r"`([^`]+)`", row)]
+
+
+def first_names(text: str) -> list[str]:
+    """As `names`, of the first cells alone."""
+    return names("\n".join("|" + row.split("|")[1] for row in text.splitlines() if row.startswith("|")))
 
 
 def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -79,6 +89,31 @@ def test_the_readme_lists_the_commands_and_no_other() -> None:
     there = typer.main.get_command(app).commands  # type: ignore[attr-defined]  # a group
     listed = {name.split()[0] for name in names(section("The command")) if not name.startswith("-")}
     assert listed == set(there)
+
+
+@pytest.mark.parametrize("program", blocks("python", LIBRARY), ids=lambda program: program.split()[1])
+def test_each_program_of_the_library_page_prints_what_stands_beside_it(tmp_path: Path, program: str) -> None:
+    name = re.match(r"# (\w+\.py)\n", program)
+    assert name is not None, "a program needs a name in its first line"
+    (policy,) = blocks("toml", LIBRARY)
+    (tmp_path / "policy.toml").write_text(policy, encoding="utf-8")
+    (tmp_path / name[1]).write_text(program, encoding="utf-8")
+    if name[1].startswith("test_"):
+        done = run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", name[1])
+        assert done.returncode == 0, done.stdout
+    else:
+        done = run(tmp_path, "-W", "error", name[1])
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.splitlines() == re.findall(r"\S  # (.+)$", program, re.MULTILINE)
+
+
+def test_the_tables_of_the_library_page_leave_nothing_out() -> None:
+    settings, limits, keys = (first_names(section(title, LIBRARY)) for title in ("Tools", "Agents", "Policies"))
+    assert sorted(settings) == sorted(["name", "description", *SETTINGS])
+    assert sorted(limits) == sorted(field.name for field in fields(Limits))
+    assert sorted(keys) == sorted({*policy_toml._TOP, *policy_toml._RULE} - {"rule"})
+    codes = re.findall(r"`([A-Z_]+)`\s(\d{4})", section("Results and errors", LIBRARY))
+    assert codes == [(code.name, str(code.value)) for code in ErrorCode]
 
 
 def test_links_between_pages_lead_somewhere() -> None:
