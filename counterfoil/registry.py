@@ -12,6 +12,8 @@ from counterfoil.core.errors import DefinitionError
 TARGETS: Mapping[str, Mapping[str, str]] = {
     "store": {
         "memory": "counterfoil.adapters.stores.memory:open_store",
+        "postgres": "counterfoil.adapters.stores.postgres:open_store",
+        "postgresql": "counterfoil.adapters.stores.postgres:open_store",
         "sqlite": "counterfoil.adapters.stores.sqlite:open_store",
     },
     "model": {
@@ -28,6 +30,7 @@ TARGETS: Mapping[str, Mapping[str, str]] = {
 
 _EXTRAS: Mapping[str, str] = {
     "openai": "pip install 'counterfoil[openai]'",
+    "psycopg": "pip install 'counterfoil[postgres]'",
     "cel_expr_python": "pip install cel-expr-python",
 }
 """What to type when this top-level module is missing."""

@@ -19,7 +19,7 @@ def test_a_scheme_gives_the_factory_that_the_table_names():
 @pytest.mark.parametrize(
     ("kind", "scheme", "words"),
     [
-        ("store", "sqllite", ["store", "'sqllite'", "memory, sqlite", "did you mean 'sqlite'?"]),
+        ("store", "sqllite", ["store", "'sqllite'", "memory, postgres, postgresql, sqlite", "did you mean 'sqlite'?"]),
         ("store", "SQLite", ["did you mean 'sqlite'?"]),
         ("model", "openai-chatt", ["did you mean 'openai-chat'?", "recorded", "scripted"]),
         ("policy", "rego", ["cel, toml"]),
@@ -51,6 +51,7 @@ except ValueError as error:
     ("kind", "scheme", "module", "command"),
     [
         ("model", "openai-chat", "openai", "pip install 'counterfoil[openai]'"),
+        ("store", "postgresql", "psycopg", "pip install 'counterfoil[postgres]'"),
         ("policy", "cel", "cel_expr_python", "pip install cel-expr-python"),
         ("policy", "toml", "tomllib", "install the package that provides tomllib"),
     ],

@@ -1,0 +1,280 @@
+"""The writes of a run's driver: the laws of `Store.commit`, in SQL.
+
+A commit of an interaction that is known is one statement, which writes if the interaction is as it was.
+Any other is a transaction that locks the interaction, reads what it needs and checks it there.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from counterfoil.adapters.stores.postgres.database import SQL, Db
+from counterfoil.adapters.stores.postgres.known import SETTLED, Held, Known, KnownRun, Talk, hold, learn, named
+from counterfoil.adapters.stores.postgres.pool import Appended, Pool, fetch, send
+from counterfoil.core.call_entries import CallEntry, ResultEntry, StartEntry, WaitingEntry
+from counterfoil.core.codec import chain, encode
+from counterfoil.core.entries import Entry, TurnEntry
+from counterfoil.core.errors import Fenced, UsageError
+from counterfoil.core.jsontext import dumps
+from counterfoil.core.report import ToolErrorReport
+from counterfoil.store import Behind, KeptText, Lease, StatusChange
+
+Row: TypeAlias = tuple[object, ...]
+
+PIECE_BYTES = 64 * 1024
+"""Bytes of one piece of a text kept apart, at most: what a read of a few characters costs."""
+FEW = 8
+"""Entries that one statement appends, at most: each number of them is a statement of its own to prepare."""
+SMALL = 256 * 1024
+"""Bytes that go along with others' commits, at most."""
+_CONTINUES = range(0x80, 0xC0)
+"""Bytes of UTF-8 that go on with a character."""
+_COLUMNS = 11
+
+
+def rows_for(talk: Talk, run: int, entries: Sequence[Entry]) -> list[Row]:
+    """Number the entries from the interaction's last one on, and move that; the rows to append."""
+    rows: list[Row] = []
+    number, digest, sequence = talk.entry, talk.hash, talk.following
+    place = talk.number << 32
+    for e in entries:
+        number += 1
+        e.entry = number
+        width = e.width
+        first = sequence if width else 0
+        if width:
+            e.sequence = sequence
+            sequence += width
+        body, content = encode(e)
+        digest = chain(digest, body)
+        step = idx = slot = None
+        if type(e) is StartEntry:
+            step, idx, slot = e.step, e.index, e.attempt
+        elif type(e) is ResultEntry:  # a LateEntry is one too, and counts for nothing
+            step, idx, slot = e.step, e.index, 0
+        rows.append((place + number, run, e.kind, step, idx, slot, first, sequence, body, content, digest))
+    talk.entry, talk.hash, talk.following = number, digest, sequence
+    return rows
+
+
+class Commit(NamedTuple):
+    """The arguments of `Store.commit`."""
+
+    lease: Lease
+    entries: Sequence[Entry]
+    change: StatusChange | None
+    reports: Sequence[ToolErrorReport]
+    kept: Sequence[KeptText]
+    expect: int | None
+
+
+async def commit(pool: Pool, known: Known, what: Commit) -> int:
+    """See `Store.commit`."""
+    lease = what.lease
+    async with known.turn(lease.tenant, lease.interaction_id):
+        talk = known.get(lease.tenant, lease.interaction_id)
+        run = None if talk is None else talk.runs.get(lease.run_id)
+        if talk is not None and run is not None and _is_plain(what, talk, run):
+            last = await _at_once(pool, known, what, talk, run)
+            if last is not None:
+                return last
+        try:
+            return await pool.transact(lambda db: _checked(db, known, what))
+        except BaseException:
+            known.forget(lease.tenant, lease.interaction_id)
+            raise
+
+
+def _is_plain(what: Commit, talk: Talk, run: KnownRun) -> bool:
+    """Entries alone, by whoever holds the run as far as is known, and no approval has to do with them."""
+    if what.change is not None or what.reports or what.kept or run.is_asking or not 0 < len(what.entries) <= FEW:
+        return False
+    if run.epoch != what.lease.epoch or not run.owned or what.expect not in (None, talk.entry):
+        return False
+    for e in what.entries:
+        if isinstance(e, WaitingEntry) or (isinstance(e, StartEntry) and e.approval_id is not None):
+            return False
+    return True
+
+
+async def _at_once(pool: Pool, known: Known, what: Commit, talk: Talk, run: KnownRun) -> int | None:
+    """Append by one statement; None: something is otherwise by now, and nothing was written."""
+    lease = what.lease
+    try:
+        after = check(run, lease.run_id, what.entries, {})
+    except Fenced:
+        # What is known may be old: the transaction says what is so.
+        return None
+    new = Talk(talk.number, talk.version, talk.entry, talk.hash, talk.following)
+    rows = rows_for(new, run.number, what.entries)
+    if sum(len(value) for row in rows for value in row if isinstance(value, bytes)) > SMALL:
+        return None
+    values = [talk.number, talk.version, new.entry, new.hash, new.following, *(v for row in rows for v in row)]
+    try:
+        done = await pool.append(Appended(talk.number, _append_sql(len(rows)), values))
+    except BaseException:
+        known.forget(lease.tenant, lease.interaction_id)
+        raise
+    if not done:
+        known.forget(lease.tenant, lease.interaction_id)
+        return None
+    run.calls.update(after)
+    new.version += 1
+    known.wrote(lease.tenant, lease.interaction_id, new, lease.run_id, run)
+    return new.entry
+
+
+@functools.cache
+def _append_sql(rows: int) -> str:
+    """The statement that appends so many rows if the interaction has the version that was known."""
+    types = ("bigint", "bigint", "text", "bigint", "bigint", "bigint", "bigint", "bigint", "bytea", "bytea", "bytea")
+    lines = []
+    for i in range(rows):
+        first = 6 + i * _COLUMNS
+        lines.append("(" + ", ".join(f"${first + c}::{types[c]}" for c in range(_COLUMNS)) + ")")
+    return SQL["append_if"].replace("ROWS", ", ".join(lines))
+
+
+async def _checked(db: Db, known: Known, what: Commit) -> int:
+    lease, entries, change, reports, kept, expect = what
+    held = await hold(db, lease.tenant, lease.run_id)
+    row, talk = held.row, held.talk
+    if row.epoch != lease.epoch or row.owner is None:
+        raise Fenced(f"run {lease.run_id} is held by another worker, or by none; claim it again")
+    if expect is not None and expect != talk.entry:
+        raise Behind
+    there = known.get(row.tenant, row.interaction_id)
+    run = None if there is None or there.version != talk.version else there.runs.get(row.run_id)
+    if run is None:
+        run = await learn(db, held)
+    after = check(run, lease.run_id, entries, await usable_approvals(db, run.number, entries))
+    new_texts = await _new_texts(db, lease.tenant, kept) if kept else ()
+    await append(db, talk, run.number, entries)
+    await track(db, run, entries)
+    for r in reports:
+        code = None if r.code is None else str(r.code)
+        await send(db, "new_report", lease.tenant, run.number, r.tool_name, code, r.at_us, dumps(r.to_json()))
+    for text in new_texts:
+        await keep(db, lease.tenant, run.number, text)
+    if change is not None:
+        await _apply_change(db, held, change, entries[-1].at if entries else row.updated_at)
+    run.calls.update(after)
+    known.wrote(row.tenant, row.interaction_id, talk, row.run_id, None if change is not None else run)
+    return talk.entry
+
+
+async def append(db: Db, talk: Talk, run: int, entries: Sequence[Entry]) -> None:
+    """Append to an interaction that is held; ``talk`` is its row from then on."""
+    rows = rows_for(talk, run, entries)
+    for row in rows:
+        await send(db, "append", *row)
+    await send(db, "tip", talk.number, talk.entry, talk.hash, talk.following)
+    talk.version += 1
+
+
+Approvals: TypeAlias = Mapping[str, tuple[Any, ...]]
+"""By id: step, index, choice and whether it is consumed."""
+
+
+async def usable_approvals(db: Db, run: int, entries: Sequence[Entry]) -> Approvals:
+    """What is on record of the approvals that the entries' starts name."""
+    ids = [e.approval_id for e in entries if isinstance(e, StartEntry) and e.approval_id is not None]
+    if not ids:
+        return {}
+    return {found[0]: found[1:] for found in await fetch(db, "approvals_for_start", run, ids)}
+
+
+def check(run: KnownRun, run_id: str, entries: Sequence[Entry], approvals: Approvals) -> dict[tuple[int, int], int]:
+    """Refuse entries that would break a law; else the new state of each call that they start or settle.
+
+    Raises:
+        Fenced: a doubled start or result, a result of an old attempt, an approval that gives no start.
+        UsageError: an entry belongs to another run or thread.
+    """
+    thread = run.thread
+    after: dict[tuple[int, int], int] = {}
+    used: set[str] = set()
+    for e in entries:
+        if e.run_id != run_id or (e.thread_id != thread and isinstance(e, (TurnEntry, CallEntry))):
+            raise UsageError(f"an entry of run {e.run_id}, thread {e.thread_id} is not of run {run_id}, {thread}")
+        if isinstance(e, StartEntry):
+            key = (e.step, e.index)
+            _check_start(e, after[key] if key in after else run.calls.get(key, 0), approvals, used)
+            after[key] = e.attempt
+        elif type(e) is ResultEntry:  # a LateEntry is one too, and counts for nothing
+            key = (e.step, e.index)
+            state = after[key] if key in after else run.calls.get(key, 0)
+            if state < 0 or state != e.attempt:
+                raise Fenced(f"a call of run {run_id} has a result or a newer start already; read the run again")
+            after[key] = SETTLED
+    return after
+
+
+def _check_start(e: StartEntry, state: int, approvals: Approvals, used: set[str]) -> None:
+    if not 0 <= state < e.attempt:
+        raise Fenced(f"call {e.call_id} of run {e.run_id} was started or settled before; read the run again")
+    if e.approval_id is None:
+        return
+    asked = approvals.get(e.approval_id)
+    usable = asked is not None and asked[:2] == (e.step, e.index) and asked[2] in ("approve", "rerun") and not asked[3]
+    if not usable or e.approval_id in used:
+        raise Fenced(f"approval {e.approval_id} of call {e.call_id} gives no start (any more); read the run again")
+    used.add(e.approval_id)
+
+
+async def track(db: Db, run: KnownRun, entries: Sequence[Entry]) -> None:
+    """Open, consume and close approvals as the entries say."""
+    for e in entries:
+        if type(e) is ResultEntry:
+            if run.is_asking:
+                await send(db, "close_approvals_of_call", run.number, e.step, e.index)
+        elif isinstance(e, StartEntry):
+            if e.approval_id is not None:
+                await send(db, "consume", run.number, e.approval_id)
+        elif isinstance(e, WaitingEntry):
+            await send(db, "close_approvals_of_call", run.number, e.step, e.index)
+            asked = dumps(e.approval.to_json())
+            await send(
+                db, "new_approval", run.number, e.approval.id, e.call_id, e.step, e.index, e.thread_id, asked
+            )  # fmt: skip  # in the order of the statement
+            run.is_asking = True
+
+
+async def _apply_change(db: Db, held: Held, change: StatusChange, at: int) -> None:
+    """Leave the run's row as the change says; an end closes what was open."""
+    ended = change.status not in ("running", "paused")
+    name = "change_ended" if ended else f"change_{change.status}"
+    await send(db, name, held.number, change.status, change.ended_by, change.wake_at, at)
+    if ended:
+        await send(db, "close_approvals", held.number)
+        await send(db, "release", held.talk.number, held.number)
+
+
+async def _new_texts(db: Db, tenant: str, kept: Sequence[KeptText]) -> list[KeptText]:
+    digests = dict(await fetch(db, "kept_digests", [named(tenant, k.id) for k in kept]))
+    new: list[KeptText] = []
+    for k in kept:
+        there = digests.setdefault(k.id, None)
+        if there is None:
+            new.append(k)
+            digests[k.id] = k.digest
+        elif k.digest != there:
+            raise Fenced(f"another text is kept under {k.id} already")
+    return new
+
+
+async def keep(db: Db, tenant: str, run: int, text: KeptText) -> None:
+    """Store a text in pieces that end where a character ends."""
+    await send(db, "new_kept", named(tenant, text.id), tenant, text.id, run, len(text.text), text.size, text.digest)
+    data = text.text.encode()
+    first = start = 0
+    while start < len(data):
+        end = min(start + PIECE_BYTES, len(data))
+        while end < len(data) and data[end] in _CONTINUES:
+            end -= 1
+        piece = data[start:end]
+        await send(db, "new_piece", first, piece)
+        first += len(piece.decode())
+        start = end

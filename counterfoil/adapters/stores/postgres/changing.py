@@ -1,0 +1,220 @@
+"""The other writes: create, claim, post, decide, erase. Each locks its interaction first."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import psycopg
+
+from counterfoil.adapters.stores.postgres.appending import append, check, track
+from counterfoil.adapters.stores.postgres.database import Db
+from counterfoil.adapters.stores.postgres.known import Held, Known, KnownRun, Talk, hold, named, row_of
+from counterfoil.adapters.stores.postgres.pool import Pool, fetch_one, send
+from counterfoil.core.approval import Approval, Choice, Decision, approval_from_json, settle
+from counterfoil.core.call_entries import DecidedEntry
+from counterfoil.core.codec import GENESIS
+from counterfoil.core.entries import CancelEntry, Entry, Fields
+from counterfoil.core.errors import Conflict, NotFound, NotPending, StoreError
+from counterfoil.core.jsontext import JsonValue, dumps, loads
+from counterfoil.owners import alive
+from counterfoil.store import Lease, NewRun, Owner, RunRow, needs_tenant
+
+_NO_OWNER = (None, None, None, None)
+
+
+def _columns(owner: Owner) -> tuple[str, int, int, str]:
+    return owner.host, owner.pid, owner.started, owner.token
+
+
+async def create(pool: Pool, known: Known, new: NewRun) -> tuple[RunRow, bool]:
+    """See `Store.create`."""
+    needs_tenant(new.tenant)
+    try:
+        return await pool.transact(lambda db: _create(db, known, new))
+    except BaseException as error:
+        known.forget(new.tenant, new.interaction_id)
+        if not (isinstance(error, StoreError) and isinstance(error.__cause__, psycopg.errors.UniqueViolation)):
+            raise
+    # Somebody else has just made what this one wanted to make: now it is there to be seen.
+    return await pool.transact(lambda db: _create(db, known, new))
+
+
+async def _create(db: Db, known: Known, new: NewRun) -> tuple[RunRow, bool]:
+    tenant, owner = new.tenant, new.owner
+    if new.key is not None:
+        first = await fetch_one(db, "run_by_key", named(tenant, new.key))
+        if first is not None:
+            if first[1] != new.key_digest:
+                raise Conflict(f"key {new.key!r} was used for another request; give a new key")
+            made = await fetch_one(db, "run", named(tenant, first[0]))
+            return row_of(cast("tuple[object, ...]", made)), False
+    talk = await _interaction_for(db, new)
+    if await fetch_one(db, "run_number", named(tenant, new.run_id)) is not None:
+        raise Conflict(f"run {new.run_id} exists already")
+    thread = new.entries[0].thread_id if new.entries else None
+    numbers = cast("tuple[int, int]", await fetch_one(db, "new_numbers"))
+    run = KnownRun(numbers[1], thread, 0 if owner is None else 1, owned=owner is not None)
+    run.calls = check(run, new.run_id, new.entries, {})
+    if talk is None:
+        talk = Talk(numbers[0], 0, 0, GENESIS, 1)
+        await send(
+            db, "new_interaction", talk.number, named(tenant, new.interaction_id), tenant, new.interaction_id, GENESIS
+        )
+    await send(
+        db, "new_run", run.number, named(tenant, new.run_id), tenant, new.run_id, talk.number, thread, new.agent,
+        run.epoch, *(_NO_OWNER if owner is None else _columns(owner)), owner is None, new.created_at, new.key,
+        None if new.key is None else named(tenant, new.key), new.key_digest,
+        new.parent, new.pool, new.priority, new.not_before,
+    )  # fmt: skip  # in the order of the statement
+    if new.parent is None:
+        await send(db, "occupy", run.number, talk.number)
+    await append(db, talk, run.number, new.entries)
+    await track(db, run, new.entries)
+    known.wrote(tenant, new.interaction_id, talk, new.run_id, run)
+    row = RunRow(
+        new.run_id, new.interaction_id, tenant, new.agent, "running", None, run.epoch, owner,
+        owner is None, new.created_at, new.created_at, None, new.key, new.parent, new.pool, new.priority,
+        new.not_before,
+    )  # fmt: skip  # as it was written
+    return row, True
+
+
+async def _interaction_for(db: Db, new: NewRun) -> Talk | None:
+    """The interaction's row, locked; None where it is to be made."""
+    found = await fetch_one(db, "interaction", named(new.tenant, new.interaction_id))
+    if new.new_interaction:
+        if found is not None:
+            raise Conflict(f"interaction {new.interaction_id} exists already")
+        return None
+    if found is None:
+        raise NotFound(f"no interaction {new.interaction_id}")
+    number, version, open_run, entry, digest, following = found
+    if open_run is not None and new.parent is None:
+        raise Conflict(f"interaction {new.interaction_id} has an open run; wait for its end")
+    return Talk(number, version, entry, digest, following)
+
+
+async def _take(db: Db, held: Held, owner: Owner) -> Lease:
+    """Give a run that is held to an owner."""
+    await send(db, "take", held.number, *_columns(owner))
+    await send(db, "touch", held.talk.number)
+    row = held.row
+    return Lease(row.tenant, row.run_id, row.interaction_id, row.epoch + 1)
+
+
+async def claim(db: Db, row: RunRow, owner: Owner) -> Lease | None:
+    """See `Store.claim`."""
+    held = await hold(db, row.tenant, row.run_id)
+    if held.row.epoch != row.epoch or held.row.status not in ("running", "paused"):
+        return None
+    return await _take(db, held, owner)
+
+
+async def release(db: Db, lease: Lease) -> None:
+    """See `Store.release`."""
+    held = await hold(db, lease.tenant, lease.run_id)
+    if held.row.epoch == lease.epoch and held.row.owner is not None:
+        await send(db, "release_run", held.number)
+        await send(db, "touch", held.talk.number)
+
+
+async def reopen(db: Db, row: RunRow, owner: Owner) -> Lease | None:
+    """See `Store.reopen`."""
+    held = await hold(db, row.tenant, row.run_id)
+    now = held.row
+    if now.epoch != row.epoch or now.status != "limited":
+        return None
+    if now.parent is None:
+        if held.open_run is not None:
+            raise Conflict(f"interaction {now.interaction_id} has another open run; wait for its end")
+        await send(db, "occupy", held.number, held.talk.number)
+    return await _take(db, held, owner)
+
+
+async def lock(db: Db, tenant: str, name: str, owner: Owner) -> bool:
+    """See `Store.lock`."""
+    key = named(tenant, name)
+    while True:
+        made = await send(db, "new_lock", key, tenant, name, *_columns(owner))
+        found = await fetch_one(db, "lock_holder", key)
+        if made.rowcount == 1:
+            return True
+        if found is None:
+            continue  # it was given back between the two statements
+        holder = Owner(*found)
+        if holder != owner and alive(holder):
+            return False
+        await send(db, "lock", key, *_columns(owner))
+        return True
+
+
+async def unlock(db: Db, tenant: str, name: str, owner: Owner) -> None:
+    """See `Store.unlock`."""
+    await send(db, "unlock", named(tenant, name), *_columns(owner))
+
+
+async def post(db: Db, tenant: str, run_id: str, entry: Entry) -> RunRow:
+    """See `Store.post`."""
+    held = await hold(db, tenant, run_id)
+    before = held.row
+    if isinstance(entry, CancelEntry) and before.status not in ("running", "paused"):
+        return before
+    check(held.known((), is_asking=False), run_id, (entry,), {})
+    await append(db, held.talk, held.number, (entry,))
+    await send(db, "runnable", held.number, entry.at)
+    return before
+
+
+async def decide(db: Db, tenant: str, run_id: str, call_id: str, decision: Decision) -> tuple[Approval, bool]:
+    """See `Store.decide`."""
+    held = await hold(db, tenant, run_id)
+    asked = await fetch_one(db, "newest_approval", named(tenant, run_id), call_id)
+    if asked is None:
+        raise NotPending(f"call {call_id} of run {run_id} awaits no decision; list the approvals that do")
+    number, step, index, thread, asked_json, first_json, is_open = asked
+    approval = approval_from_json(cast("Fields", loads(asked_json)))
+    first = None if first_json is None else _decision(loads(first_json))
+    if not settle(approval, first, decision, open_=is_open):
+        return approval, False
+    entry = DecidedEntry(
+        run_id=run_id, thread_id=thread, at=decision.at, step=step, index=index, call_id=call_id,
+        tool_name=approval.tool_name, approval_id=approval.id, decision=decision,
+    )  # fmt: skip  # one line a field says no more
+    await append(db, held.talk, held.number, (entry,))
+    await send(db, "decided", number, _decision_json(decision), decision.choice)
+    await send(db, "runnable", held.number, decision.at)
+    return approval, True
+
+
+def _decision_json(d: Decision) -> bytes:
+    edited = None if d.input is None else d.input.decode()
+    return dumps([d.choice, d.by, d.reason, edited, d.digest, d.value, d.at])
+
+
+def _decision(data: JsonValue) -> Decision:
+    choice, by, reason, edited, digest, value, at = cast("list[str | None]", data)
+    return Decision(
+        cast("Choice", choice),
+        by,
+        reason,
+        None if edited is None else edited.encode(),
+        digest,
+        value,
+        cast("int", at),
+    )
+
+
+async def erase(db: Db, tenant: str, run_id: str, at: int) -> int:
+    """See `Store.erase`."""
+    held = await hold(db, tenant, run_id)
+    if held.row.status in ("running", "paused"):
+        raise Conflict(f"run {run_id} is {held.row.status}; erase it after its end")
+    run = held.number
+    counted = [await send(db, "erase_entries", at, run, held.talk.number)]
+    await send(db, "erase_pieces", run)
+    counted.append(await send(db, "erase_kept", at, run))
+    counted.append(await send(db, "erase_reports", run))
+    await send(db, "erase_approvals", run)
+    await send(db, "touch", held.talk.number)
+    await fetch_one(db, "run_number", named(tenant, run_id))
+    return sum(cursor.rowcount for cursor in counted)

@@ -1,0 +1,237 @@
+-- One statement under each name. `$1 << 32` is the place before an interaction's first entry.
+-- Every write locks its interaction's row first, then its run's: `held` and `interaction` are the only locks.
+
+-- name: held
+SELECT r.id, i.id, r.tenant, r.agent, r.status, r.ended_by, r.epoch, r.owner_host, r.owner_pid, r.owner_started,
+    r.owner_token, r.runnable, r.created_at, r.updated_at, r.wake_at, r.key, r.parent, r.pool, r.priority, r.not_before,
+    r.number, r.thread, i.number, i.version, i.open_run, i.entry, i.hash, i.following
+FROM runs r JOIN interactions i ON i.number = r.interaction
+WHERE r.name = $1
+FOR UPDATE OF i FOR UPDATE OF r
+
+-- name: calls
+SELECT step, idx, min(slot), max(slot) FROM entries
+WHERE run = (SELECT number FROM runs WHERE name = $1) AND slot IS NOT NULL
+GROUP BY step, idx
+
+-- name: is_asking
+SELECT EXISTS (
+    SELECT FROM approvals WHERE run = (SELECT number FROM runs WHERE name = $1) AND open
+)
+
+-- name: append
+INSERT INTO entries (place, run, kind, step, idx, slot, sequence, following, body, content, hash)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+
+-- name: tip
+UPDATE interactions SET version = version + 1, entry = $2, hash = $3, following = $4 WHERE number = $1
+
+-- name: touch
+UPDATE interactions SET version = version + 1 WHERE number = $1
+
+-- name: interaction
+SELECT number, version, open_run, entry, hash, following FROM interactions WHERE name = $1 FOR UPDATE
+
+-- name: new_interaction
+INSERT INTO interactions (number, name, tenant, id, version, entry, hash, following)
+VALUES ($1, $2, $3, $4, 0, 0, $5, 1)
+
+-- name: new_numbers
+SELECT nextval('interactions_number_seq'), nextval('runs_number_seq')
+
+-- name: occupy
+UPDATE interactions SET open_run = $1 WHERE number = $2
+
+-- name: release
+UPDATE interactions SET open_run = NULL WHERE number = $1 AND open_run = $2
+
+-- name: new_run
+INSERT INTO runs (
+    number, name, tenant, id, interaction, thread, agent, status, epoch, owner_host, owner_pid, owner_started,
+    owner_token, runnable, created_at, updated_at, key, key_name, key_digest, parent, pool, priority, not_before
+) VALUES (
+    $1, $2, $3, $4, $5, $6, $7, 'running', $8, $9, $10, $11, $12, $13, $14, $14, $15, $16, $17, $18, $19, $20, $21
+)
+
+-- name: run_by_key
+SELECT id, key_digest FROM runs WHERE key_name = $1
+
+-- name: run_number
+SELECT number FROM runs WHERE name = $1
+
+-- name: take
+UPDATE runs SET epoch = epoch + 1, owner_host = $2, owner_pid = $3, owner_started = $4, owner_token = $5,
+    runnable = false, status = 'running', ended_by = NULL, wake_at = NULL
+WHERE number = $1
+
+-- name: change_running
+UPDATE runs SET status = $2, ended_by = $3, wake_at = $4, updated_at = $5 WHERE number = $1
+
+-- name: change_paused
+UPDATE runs SET status = $2, ended_by = $3, wake_at = $4, updated_at = $5,
+    owner_host = NULL, owner_pid = NULL, owner_started = NULL, owner_token = NULL
+WHERE number = $1
+
+-- name: change_ended
+UPDATE runs SET status = $2, ended_by = $3, wake_at = $4, updated_at = $5,
+    owner_host = NULL, owner_pid = NULL, owner_started = NULL, owner_token = NULL, runnable = false
+WHERE number = $1
+
+-- name: runnable
+UPDATE runs SET runnable = (status IN ('running', 'paused')), updated_at = $2 WHERE number = $1
+
+-- name: release_run
+UPDATE runs SET owner_host = NULL, owner_pid = NULL, owner_started = NULL, owner_token = NULL, runnable = true
+WHERE number = $1
+
+-- name: new_lock
+INSERT INTO locks (name, tenant, lock, host, pid, started, token) VALUES ($1, $2, $3, $4, $5, $6, $7)
+ON CONFLICT DO NOTHING
+
+-- name: lock_holder
+SELECT host, pid, started, token FROM locks WHERE name = $1 FOR UPDATE
+
+-- name: lock
+UPDATE locks SET host = $2, pid = $3, started = $4, token = $5 WHERE name = $1
+
+-- name: unlock
+DELETE FROM locks WHERE name = $1 AND host = $2 AND pid = $3 AND started = $4 AND token = $5
+
+-- name: approvals_for_start
+SELECT id, step, idx, choice, consumed FROM approvals WHERE run = $1 AND id = ANY($2)
+
+-- name: consume
+UPDATE approvals SET consumed = true WHERE run = $1 AND id = $2
+
+-- name: new_approval
+INSERT INTO approvals (run, id, call_id, step, idx, thread, asked, open) VALUES ($1, $2, $3, $4, $5, $6, $7, true)
+
+-- name: close_approvals_of_call
+UPDATE approvals SET open = false WHERE run = $1 AND open AND step = $2 AND idx = $3
+
+-- name: close_approvals
+UPDATE approvals SET open = false WHERE run = $1 AND open
+
+-- name: newest_approval
+SELECT number, step, idx, thread, asked, decision, open FROM approvals
+WHERE run = (SELECT number FROM runs WHERE name = $1) AND call_id = $2
+ORDER BY number DESC LIMIT 1
+
+-- name: decided
+UPDATE approvals SET decision = $2, choice = $3, open = false WHERE number = $1
+
+-- name: new_report
+INSERT INTO reports (tenant, run, tool, code, at, report) VALUES ($1, $2, $3, $4, $5, $6)
+
+-- name: kept_digests
+SELECT id, digest FROM kept WHERE name = ANY($1)
+
+-- name: kept_head
+SELECT number, total, size, erased_at FROM kept WHERE name = $1
+
+-- name: new_kept
+INSERT INTO kept (name, tenant, id, run, total, size, digest) VALUES ($1, $2, $3, $4, $5, $6, $7)
+
+-- name: new_piece
+INSERT INTO kept_pieces (place, piece) VALUES ((currval('kept_number_seq') << 32) + $1, $2)
+
+-- name: erase_entries
+UPDATE entries SET content = NULL, erased_at = $1
+WHERE run = $2 AND content IS NOT NULL AND place BETWEEN $3::bigint << 32 AND ($3 << 32) + 4294967295
+
+-- name: erase_pieces
+DELETE FROM kept_pieces USING kept
+WHERE kept.run = $1 AND place BETWEEN kept.number << 32 AND (kept.number << 32) + 4294967295
+
+-- name: erase_kept
+UPDATE kept SET erased_at = $1 WHERE run = $2 AND erased_at IS NULL
+
+-- name: erase_reports
+DELETE FROM reports WHERE run = $1
+
+-- name: erase_approvals
+DELETE FROM approvals WHERE run = $1
+
+-- name: run
+SELECT r.id, i.id, r.tenant, r.agent, r.status, r.ended_by, r.epoch, r.owner_host, r.owner_pid, r.owner_started,
+    r.owner_token, r.runnable, r.created_at, r.updated_at, r.wake_at, r.key, r.parent, r.pool, r.priority, r.not_before
+FROM runs r JOIN interactions i ON i.number = r.interaction
+WHERE r.name = $1
+
+-- name: runs
+SELECT r.id, i.id, r.tenant, r.agent, r.status, r.ended_by, r.epoch, r.owner_host, r.owner_pid, r.owner_started,
+    r.owner_token, r.runnable, r.created_at, r.updated_at, r.wake_at, r.key, r.parent, r.pool, r.priority, r.not_before
+FROM runs r JOIN interactions i ON i.number = r.interaction
+WHERE hashtextextended(r.tenant, 0) = hashtextextended($1, 0) AND r.tenant = $1
+    AND ($2::bigint IS NULL OR r.number < $2)
+    AND ($3::text IS NULL OR r.status = $3)
+    AND ($4::text IS NULL OR r.agent = $4)
+    AND ($5::text IS NULL OR i.id = $5)
+ORDER BY r.number DESC LIMIT $6
+
+-- name: open_runs
+SELECT r.id, i.id, r.tenant, r.agent, r.status, r.ended_by, r.epoch, r.owner_host, r.owner_pid, r.owner_started,
+    r.owner_token, r.runnable, r.created_at, r.updated_at, r.wake_at, r.key, r.parent, r.pool, r.priority, r.not_before
+FROM runs r JOIN interactions i ON i.number = r.interaction
+WHERE r.agent = ANY($1::text[]) AND r.status IN ('running', 'paused') AND ($2::text IS NULL OR r.pool = $2)
+ORDER BY r.number
+
+-- name: entries
+SELECT e.place & 4294967295, e.body, e.content
+FROM interactions i LEFT JOIN entries e
+    ON e.place > (i.number << 32) + $2 AND e.place <= (i.number << 32) + 4294967295
+WHERE i.name = $1
+ORDER BY e.place
+
+-- name: approvals
+SELECT a.asked FROM runs r JOIN approvals a ON a.run = r.number AND a.open
+WHERE hashtextextended(r.tenant, 0) = hashtextextended($1, 0) AND r.tenant = $1 ORDER BY a.number
+
+-- name: approvals_of_run
+SELECT asked FROM approvals WHERE run = $1 AND open ORDER BY number
+
+-- name: reports
+SELECT p.report FROM reports p
+WHERE hashtextextended(p.tenant, 0) = hashtextextended($1, 0) AND p.tenant = $1
+    AND ($2::bigint IS NULL OR p.run = $2)
+    AND ($3::text IS NULL OR p.tool = $3)
+    AND ($4::text IS NULL OR p.code = $4)
+    AND ($5::bigint IS NULL OR p.at >= $5)
+ORDER BY p.number DESC LIMIT $6
+
+-- name: pieces
+SELECT place & 4294967295, piece FROM kept_pieces
+WHERE place >= coalesce(
+    (SELECT max(place) FROM kept_pieces WHERE place BETWEEN $1::bigint << 32 AND ($1 << 32) + $2), $1 << 32
+) AND place < ($1 << 32) + $3
+ORDER BY place
+
+-- name: rows
+SELECT place, tenant, id, run_id, kind, sequence, following, body, content, erased_at, hash
+FROM (
+    SELECT e.*, i.tenant, i.id, r.id AS run_id, row_number() OVER by_place AS line,
+        sum(octet_length(body) + coalesce(octet_length(content), 0)) OVER by_place AS bytes
+    FROM (SELECT * FROM entries WHERE place > $1 ORDER BY place LIMIT $2) e
+    JOIN runs r ON r.number = e.run JOIN interactions i ON i.number = e.place >> 32
+    WINDOW by_place AS (ORDER BY place)
+) page
+WHERE line = 1 OR bytes <= $3
+ORDER BY place
+
+-- name: kept_texts
+SELECT number, tenant, id, size, digest, erased_at FROM kept WHERE number > $1 ORDER BY number LIMIT 1
+
+-- name: heads
+SELECT tenant, id, entry, hash FROM interactions WHERE entry > 0 ORDER BY number
+
+-- name: version
+SELECT pg_current_snapshot()::text
+
+-- name: append_if
+WITH tip AS (
+    UPDATE interactions SET version = version + 1, entry = $3, hash = $4, following = $5
+    WHERE number = $1 AND version = $2
+    RETURNING number
+)
+INSERT INTO entries (place, run, kind, step, idx, slot, sequence, following, body, content, hash)
+SELECT added.* FROM tip CROSS JOIN (VALUES ROWS) AS added
