@@ -39,7 +39,7 @@ class Runtime(Driving):
     """Drives the runs of its agents and reads every run of its store. An async context manager.
 
     Args:
-        url: where the record is: ``memory://``, ``sqlite:///path``.
+        url: where the record is: ``memory://``, ``sqlite:///path``, ``postgresql://host/database``.
         agents: whose runs this process starts and takes up; none: it only reads and decides.
         hooks: guards and observers for all of them.
         limits: budgets for agents that set none.

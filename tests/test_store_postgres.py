@@ -13,6 +13,7 @@ from counterfoil.adapters.stores.postgres import PostgresStore, open_store
 from counterfoil.adapters.stores.postgres.database import SQL, migrations
 from counterfoil.core.call_entries import MemoEntry
 from counterfoil.core.errors import DecisionConflict, DefinitionError, Fenced, NotFound, StoreError, UsageError
+from counterfoil.doors.wiring import Setting, settings, store_setting
 from counterfoil.store import Behind, Owner, StatusChange
 from counterfoil.testing import records as r
 from counterfoil.testing.store_bench import claimed, intact, kinds
@@ -20,6 +21,7 @@ from counterfoil.testing.store_suite import StoreSuite
 from tests.marks import case, law
 
 ROOT = Path(__file__).parent.parent
+COMMAND = Path(sys.executable).with_name("counterfoil")
 
 
 @law("7.5", "7.2", "8.NUL", "11.entries", "11.chain", "11.erased", "1.2.key", "5.one-root-run")
@@ -556,3 +558,22 @@ def test_a_setting_may_stand_beside_the_url():
 def test_a_wrong_url_or_setting_is_refused(url, settings):
     with pytest.raises(DefinitionError):
         open_store(url, **settings)
+
+
+def test_the_command_shows_where_the_store_is_without_its_password():
+    shown = settings(store_setting("postgresql://me:geheim@host/shop?pool=2"), Setting("tenant", "acme", "--tenant"))
+    assert shown[0].value == "postgresql://me:***@host/shop?pool=2"
+
+
+def test_the_command_reads_and_verifies_what_is_on_record(url):
+    async def body(store):
+        lease = await claimed(store, tenant="default")
+        await store.commit(lease, [r.turn(calls=0, text="Bye"), r.ended()], change=StatusChange("completed", "answer"))
+
+    using(url, body)
+    for words in (["runs"], ["show", "run-1"], ["verify"]):
+        done = subprocess.run(
+            [str(COMMAND), *words, "--store", url],
+            cwd=ROOT, capture_output=True, text=True, check=False,
+        )  # fmt: skip  # what is typed
+        assert done.returncode == 0, done.stderr

@@ -8,9 +8,10 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import unquote
@@ -201,9 +202,10 @@ def login() -> str:
 
 
 def settings(store: Setting, tenant: Setting) -> list[Setting]:
-    """Every setting of the command, and where each comes from."""
+    """Every setting of the command, and where each comes from; a password in the store's URL is left out."""
     seen = [Setting(name, os.environ[name], "environment") for name in _TERMINAL_VARIABLES if name in os.environ]
-    return [store, tenant, Setting("by", login(), "the user of this machine"), *seen]
+    shown = replace(store, value=re.sub(r"(?<=://)([^:/@?]*):[^/?]*@", r"\1:***@", store.value))
+    return [shown, tenant, Setting("by", login(), "the user of this machine"), *seen]
 
 
 def checks() -> list[Check]:
@@ -221,6 +223,7 @@ def checks() -> list[Check]:
 _NEEDED: Final = ("pydantic", "griffelib", "jsonschema-rs", "cel-expr-python")
 _EXTRAS: Final = (
     ("the command (extra cli)", ("typer", "rich"), "pip install 'counterfoil[cli]'"),
+    ("the PostgreSQL store (extra postgres)", ("psycopg",), "pip install 'counterfoil[postgres]'"),
     ("models of OpenAI (extra openai)", ("openai",), "pip install 'counterfoil[openai]'"),
 )
 
