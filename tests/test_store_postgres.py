@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from counterfoil.adapters.stores.postgres import PostgresStore, open_store
+from counterfoil.adapters.stores.postgres import PostgresStore, database, open_store
 from counterfoil.adapters.stores.postgres.database import SQL, migrations
 from counterfoil.core.call_entries import MemoEntry
 from counterfoil.core.errors import DecisionConflict, DefinitionError, Fenced, NotFound, StoreError, UsageError
@@ -518,6 +518,42 @@ def test_a_connection_lost_in_mid_write_is_a_store_error_and_nothing_is_written(
         await intact(store)
 
     using(f"{url}&application_name=lost", body)
+
+
+def test_a_row_that_another_session_holds_is_not_waited_for_for_ever(url, monkeypatch):
+    monkeypatch.setattr(database, "BUSY_SECONDS", 1)
+
+    async def body(store):
+        lease = await claimed(store)
+        async with store._pool.connection() as other:
+            await other.execute("BEGIN")
+            await other.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
+            await other.execute(SQL["touch"], (1,))
+            with pytest.raises(StoreError, match="pg_stat_activity, and end it"):
+                await store.commit(lease, [r.turn()])
+            await other.execute("ROLLBACK")
+        assert await store.commit(lease, [r.turn()]) == 3
+
+    using(url, body)
+
+
+def test_a_user_who_may_not_make_schemas_is_told_so_and_may_use_one_that_is_given(url):
+    store = open_store(url)
+    role = f"role_{store.schema}"
+    sql(url, f"CREATE ROLE {role} LOGIN")
+    theirs = psycopg.conninfo.make_conninfo(store._conninfo, user=role)
+    with pytest.raises(StoreError, match="grant it CREATE on the database"):
+        asyncio.run(PostgresStore(theirs, schema=store.schema).open())
+    sql(url, f"CREATE SCHEMA {store.schema} AUTHORIZATION {role}")
+
+    async def body():
+        given = PostgresStore(theirs, schema=store.schema)
+        await given.open()
+        await claimed(given)
+        await intact(given)
+        await given.close()
+
+    asyncio.run(body())
 
 
 # ---------------------------------------------------------------------------------------------- the url

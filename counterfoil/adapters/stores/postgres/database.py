@@ -20,6 +20,20 @@ Db: TypeAlias = psycopg.AsyncConnection[tuple[Any, ...]]
 
 CONNECT_SECONDS = 10
 """Seconds to wait for a server that does not answer, unless the URL says ``connect_timeout``."""
+BUSY_SECONDS = 30
+"""Seconds to wait for another session's lock, or for a process that stands still in mid-write: it takes milliseconds."""
+_GIVEN: Mapping[str, str | int] = {
+    "connect_timeout": CONNECT_SECONDS,
+    "application_name": "counterfoil",
+    # A server that is gone without a word is noticed, whatever the system's own patience.
+    "keepalives_idle": BUSY_SECONDS,
+    "tcp_user_timeout": BUSY_SECONDS * 1000,
+}
+"""What the URL may say otherwise."""
+_SET = """
+SELECT set_config('search_path', $1, false), set_config('default_transaction_isolation', 'read committed', false),
+    set_config('lock_timeout', $2, false), set_config('idle_in_transaction_session_timeout', $2, false)
+"""
 _MIGRATING = 0x43544652
 """Key of the advisory lock that one process at a time holds to bring the schema up to date."""
 _SQL = files(__package__) / "sql"
@@ -99,11 +113,7 @@ async def connect(conninfo: str, schema: str, place: str) -> Db:
     Raises:
         StoreError: there is no server, it does not let us in, or its texts are not Unicode.
     """
-    given: dict[str, Any] = {
-        "connect_timeout": CONNECT_SECONDS,
-        "application_name": "counterfoil",
-        **conninfo_to_dict(conninfo),
-    }
+    given: dict[str, Any] = {**_GIVEN, **conninfo_to_dict(conninfo)}
     try:
         db = await psycopg.AsyncConnection.connect(
             make_conninfo(**given),
@@ -115,7 +125,7 @@ async def connect(conninfo: str, schema: str, place: str) -> Db:
     except psycopg.Error as error:
         raise explain(error, place) from error
     try:
-        await db.execute("SELECT set_config('search_path', $1, false)", (f'"{schema}"',))
+        await db.execute(_SET, (f'"{schema}"', f"{BUSY_SECONDS}s"))
         encoding = db.info.parameter_status("server_encoding")
         if encoding != "UTF8":
             raise StoreError(
@@ -143,7 +153,10 @@ async def migrate(db: Db, schema: str, place: str) -> None:
         await db.execute("SELECT pg_advisory_xact_lock($1)", (_MIGRATING,))
         version = await _version(db, schema, place)
         if version == 0:
-            await db.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
+            found = await db.execute("SELECT to_regnamespace($1) IS NULL", (f'"{schema}"',))
+            # Who may not make schemas may have been given one.
+            if await found.fetchone() == (True,):
+                await db.execute(f'CREATE SCHEMA "{schema}"')
             await db.execute("CREATE TABLE counterfoil_schema (version BIGINT NOT NULL)")
             await db.execute("INSERT INTO counterfoil_schema VALUES (0)")
         for number, text in migrations():
@@ -187,6 +200,8 @@ _ADVICE: Mapping[str, str] = {
     "25006": "the server only reads; name the primary one",
     "53100": "the server's disk is full; make room and try again",
     "53300": "the server has no connection left; make ?pool= smaller, or max_connections larger",
+    "55P03": f"another session held it for over {BUSY_SECONDS} seconds; find it in pg_stat_activity, and end it",
+    "25P03": f"the process stood still for over {BUSY_SECONDS} seconds in the middle of a write; try again",
     "57": "the server ends or ended the connection; try again when it is up",
     "XX": "the server found damage; see its log, and restore the database from a copy",
 }
