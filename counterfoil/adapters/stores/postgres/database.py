@@ -21,7 +21,7 @@ Db: TypeAlias = psycopg.AsyncConnection[tuple[Any, ...]]
 CONNECT_SECONDS = 10
 """Seconds to wait for a server that does not answer, unless the URL says ``connect_timeout``."""
 BUSY_SECONDS = 30
-"""Seconds to wait for another session's lock, or for a process that stands still in mid-write: it takes milliseconds."""
+"""Seconds to wait for another session's lock, or for a process that stands still in mid-write."""
 _GIVEN: Mapping[str, str | int] = {
     "connect_timeout": CONNECT_SECONDS,
     "application_name": "counterfoil",
