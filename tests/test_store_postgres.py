@@ -299,8 +299,9 @@ def test_ten_megabytes_and_numbers_at_the_edge_are_kept(url):
 
 def test_a_write_that_fails_takes_nobody_of_its_group_with_it(url):
     async def body(store):
-        good = [await claimed(store, f"run-{i}", f"talk-{i}") for i in range(20)]
+        good = [await claimed(store, f"run-{i}", f"talk-{i}") for i in range(10)]
         bad = await claimed(store, "bad", "talk-bad")
+        good += [await claimed(store, f"run-{i}", f"talk-{i}") for i in range(10, 20)]
         cycle = []
         cycle.append(cycle)
         memo = MemoEntry(run_id="bad", at=1, step=0, index=0, call_id="c", tool_name="t", name="m", value=cycle)
@@ -312,6 +313,8 @@ def test_a_write_that_fails_takes_nobody_of_its_group_with_it(url):
             assert sum(isinstance(end, int) for end in ends) == 20
             assert isinstance(ends[9], error)
         assert await kinds(store, "talk-bad") == ["run", "message"]
+        for lease in good:
+            assert await kinds(store, lease.interaction_id) == ["run", "message", "turn", "turn"]
         await intact(store)
 
     using(url, body)
@@ -493,6 +496,8 @@ def test_connections_that_the_server_ends_are_made_anew(url):
     async def body(store):
         lease = await claimed(store)
         sql(url, ENDING.format("to-be-ended"))
+        while sql(url, "SELECT 1 FROM pg_stat_activity WHERE application_name = 'to-be-ended' AND state = 'idle'"):
+            await asyncio.sleep(0)
         assert await store.commit(lease, [r.turn()]) == 3
         assert (await store.run("acme", "run-1")).run_id == "run-1"
 

@@ -33,6 +33,15 @@ class Appended:
         self.values = values
         self.future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
+    def end(self, *, done: bool = False, error: Exception | None = None) -> None:
+        """Wake who waits, unless the loop is ending and nobody does."""
+        if self.future.done():
+            return
+        if error is not None:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(done)
+
 
 class Pool:
     """The connections of one event loop.
@@ -132,27 +141,28 @@ class Pool:
                 self._groups -= 1
 
     async def _append(self, jobs: list[Appended]) -> None:
+        async def together(db: Db) -> list[psycopg.AsyncCursor[tuple[Any, ...]]]:
+            return [await db.execute(job.sql, job.values) for job in jobs]
+
         try:
-            async with self.connection() as db:
-                if len(jobs) == 1:
-                    cursors = [await db.execute(jobs[0].sql, jobs[0].values)]
-                else:
-                    async with db.pipeline():
-                        cursors = [await db.execute(job.sql, job.values) for job in jobs]
+            if len(jobs) > 1:
+                cursors = await self.transact(together)
+            else:
+                async with self.connection() as db:
+                    cursors = await together(db)
         except UsageError as error:
-            # A value that cannot be kept: only the culprit fails.
+            # A value that cannot be kept took back what all of them wrote: only the culprit fails.
             if len(jobs) > 1:
                 for job in jobs:
                     await self._append([job])
             else:
-                jobs[0].future.set_exception(error)
-            return
+                jobs[0].end(error=error)
         except Exception as error:  # noqa: BLE001  # whoever waits must see it
             for job in jobs:
-                job.future.set_exception(error)
-            return
-        for job, cursor in zip(jobs, cursors, strict=True):
-            job.future.set_result(cursor.rowcount > 0)
+                job.end(error=error)
+        else:
+            for job, cursor in zip(jobs, cursors, strict=True):
+                job.end(done=cursor.rowcount > 0)
 
     async def close(self) -> None:
         """Let what was begun come to its end, and let go of the server."""
