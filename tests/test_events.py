@@ -115,7 +115,11 @@ def test_a_reader_that_comes_back_reads_on_without_gap_or_repeat(place, stop):
 @law("2.6")
 def test_deltas_and_progress_come_live_in_their_place_and_are_never_stored(place):
     async def main():
-        go_on = asyncio.Event()
+        listened, go_on = asyncio.Event(), asyncio.Event()
+
+        async def first(request):
+            await listened.wait()  # what nobody listens to is not kept
+            return [say("let me see", deltas=3), call("work", id="w")]
 
         @tool
         async def work(ctx: ToolContext) -> str:
@@ -125,12 +129,13 @@ def test_deltas_and_progress_come_live_in_their_place_and_are_never_stored(place
             ctx.progress("all", 2, 2)
             return "worked"
 
-        desk = agent([[say("let me see", deltas=3), call("work", id="w")], say("done and done", deltas=2)], work)
+        desk = agent([first, say("done and done", deltas=2)], work)
         async with place.open(desk) as runtime:
             run = await runtime.start("desk", "go")
             seen = []
             async for event in run.events():
                 seen.append(event)
+                listened.set()
                 if isinstance(event, CallProgress) and event.text == "half":
                     go_on.set()
             names = [type(e).__name__ for e in seen]
