@@ -37,6 +37,10 @@ class Deciding(Reading):
         """Something was put on record for this run."""
         raise NotImplementedError
 
+    def _budget(self, agent: Any, limits: Limits | None) -> Limits:
+        """Of this run, else of its agent (None: not here), else of the Runtime."""
+        return limits or (agent.limits if agent is not None else None) or self.limits or DEFAULT_LIMITS
+
     async def _take_up_row(self, row: RunRow, *, force: bool = False) -> None:
         raise NotImplementedError
 
@@ -177,8 +181,7 @@ class Deciding(Reading):
                 raise Conflict(f"run {run_id} was taken up by somebody else")
             record = Record(await self.store.entries(tenant, row.interaction_id))
             fold = self._fold(row, record)
-            budget = limits or agent.limits or self.limits or DEFAULT_LIMITS
-            entry = ResumedEntry(run_id=run_id, at=self.effects.now(), limits=budget)
+            entry = ResumedEntry(run_id=run_id, at=self.effects.now(), limits=self._budget(agent, limits))
             await self.store.commit(lease, [entry])
         record.apply(entry)
         self._drive(agent, lease, fold).resumed = True

@@ -17,8 +17,8 @@ from counterfoil.core.entries import (
 from counterfoil.core.errors import Fenced, NotFound, StoreError, UsageError
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.record import Record
-from counterfoil.core.states import OPEN
-from counterfoil.core.turn import moment
+from counterfoil.core.states import OPEN, next_expiry
+from counterfoil.core.turn import micros
 from counterfoil.deciding import Deciding
 from counterfoil.hooks import Hooks, join_hooks
 from counterfoil.hub import Locks, Slots
@@ -142,10 +142,9 @@ class Driving(Deciding):
             self.kick(fold.tenant, fold.run_id)
         run = fold.record.runs[fold.run_id]
         if run.status == "paused":
-            expiries = [c.waiting.approval.expires_at for c in run.batch if c.pending and c.waiting]
-            times = [e for e in expiries if e is not None]
-            if times:
-                self._kick_at(fold, int((min(times) - moment(0)).total_seconds() * 1_000_000))
+            expiry = next_expiry(run)
+            if expiry is not None:
+                self._kick_at(fold, micros(expiry))
         elif timer := self._timers.pop(fold.run_id, None):
             timer.cancel()
 

@@ -226,10 +226,7 @@ def over_budget(env: Env, call: CallState) -> str | None:
         position = len(env.run.calls) - len(env.run.batch) + call.index + 1
         if position > calls:
             return f"{calls} tool calls"
-    limits = env.limits
-    if limits.tokens is None and limits.cost is None and limits.seconds is None:
-        return None
-    return spent(env.run, limits)
+    return spent(env.run, env.limits)
 
 
 def out_of_budget(call: CallState, known: Ready | Asks | None, why: str) -> Refused:

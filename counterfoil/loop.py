@@ -21,8 +21,8 @@ from counterfoil.core.entries import (
 from counterfoil.core.errors import Fenced, ModelError, StoreError
 from counterfoil.core.jsontext import JsonValue, clean_text
 from counterfoil.core.record import CallState, Record
-from counterfoil.core.states import STATUS_OF, ending_call, limit_reached, unanimous
-from counterfoil.core.turn import moment
+from counterfoil.core.states import STATUS_OF, ending_call, limit_reached, next_expiry, unanimous
+from counterfoil.core.turn import micros, moment
 from counterfoil.effects import Effects
 from counterfoil.ending import finish
 from counterfoil.env import Env
@@ -220,8 +220,8 @@ class Drive(Asking):
 
     def _next_look(self) -> float | None:
         now = self.effects.now()
-        waiting = [c.waiting.approval.expires_at for c in self.run.batch if c.pending and c.waiting]
-        looks = [(at - moment(now)).total_seconds() for at in waiting if at is not None]
+        expiry = next_expiry(self.run)
+        looks = [] if expiry is None else [(expiry - moment(now)).total_seconds()]
         left = self._time_left()
         if left is not None and self.stopping is None:
             looks.append(left)
@@ -248,9 +248,8 @@ class Drive(Asking):
     async def _pause(self) -> bool:
         ended = ending_call(self.run.batch, self._ends)
         key = self.run.ended_run or (ended.key if ended else None)
-        expiries = [c.waiting.approval.expires_at for c in self.run.batch if c.pending and c.waiting]
-        times = [int((e - moment(0)).total_seconds() * 1_000_000) for e in expiries if e is not None]
-        change = StatusChange("paused", wake_at=min(times) if times else None)
+        expiry = next_expiry(self.run)
+        change = StatusChange("paused", wake_at=None if expiry is None else micros(expiry))
         try:
             await self.write([PausedEntry(**self._head(), ended_run=key)], change=change, exact=True)
         except Behind:

@@ -20,7 +20,7 @@ from counterfoil.core.entries import (
 )
 from counterfoil.core.errors import DefinitionError
 from counterfoil.core.jsontext import JsonValue, clean_text, dumps
-from counterfoil.core.limits import DEFAULT_LIMITS, PROCESS_CONCURRENCY, Limits
+from counterfoil.core.limits import PROCESS_CONCURRENCY, Limits
 from counterfoil.core.record import Record
 from counterfoil.driving import POLL_SECONDS, Driving
 from counterfoil.effects import REAL, Effects
@@ -182,7 +182,7 @@ class Runtime(Driving):
         caller = caller or DEFAULT_CALLER
         now = self.effects.now()
         run_id = self.effects.new_id()
-        budget = limits or (known.limits if known is not None else None) or self.limits or DEFAULT_LIMITS
+        budget = self._budget(known, limits)
         first: list[Entry] = [
             RunEntry(
                 run_id=run_id, at=now, agent=name, caller=caller, limits=budget, approvals=approvals,
@@ -253,7 +253,7 @@ class Runtime(Driving):
         caller, now, run_id = caller or DEFAULT_CALLER, self.effects.now(), self.effects.new_id()
         raw = dumps(input).decode()
         record = CallRecord(f"call_{self.effects.new_id()}", None, clean_text(tool), raw, offered)
-        budget = limits or (known.limits if known is not None else None) or self.limits or DEFAULT_LIMITS
+        budget = self._budget(known, limits)
         first: list[Entry] = [
             RunEntry(run_id=run_id, at=now, agent=name, caller=caller, limits=budget, direct=True),
             TurnEntry(run_id=run_id, at=now, step=0, text="", calls=(record,), stop="calls", model="direct"),

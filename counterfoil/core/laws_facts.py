@@ -33,8 +33,8 @@ Facts: TypeAlias = "dict[str, JsonValue]"
 """The parsed body of an entry."""
 
 
-class Row(Protocol):
-    """One entry exactly as it lies in a store. Its columns may differ from its body: that is checked."""
+class Tip(Protocol):
+    """Where an entry stands, and its hash: the end of an interaction's chain, as it was once."""
 
     @property
     def tenant(self) -> str: ...
@@ -42,6 +42,13 @@ class Row(Protocol):
     def interaction_id(self) -> str: ...
     @property
     def entry(self) -> int: ...
+    @property
+    def hash(self) -> bytes: ...
+
+
+class Row(Tip, Protocol):
+    """One entry exactly as it lies in a store. Its columns may differ from its body: that is checked."""
+
     @property
     def run_id(self) -> str: ...
     @property
@@ -56,21 +63,6 @@ class Row(Protocol):
     def content(self) -> bytes | None: ...
     @property
     def erased_at(self) -> int | None: ...
-    @property
-    def hash(self) -> bytes: ...
-
-
-class Tip(Protocol):
-    """The end of an interaction's chain, as it was once."""
-
-    @property
-    def tenant(self) -> str: ...
-    @property
-    def interaction_id(self) -> str: ...
-    @property
-    def entry(self) -> int: ...
-    @property
-    def hash(self) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 
 from counterfoil.core.limits import Limits
 from counterfoil.core.outcome import Skipped, Succeeded
@@ -59,6 +60,12 @@ def unanimous(batch: Sequence[CallState], advisory: Callable[[str], bool]) -> Ca
     return last
 
 
+def next_expiry(run: RunState) -> datetime | None:
+    """When the first approval that waits expires; None where none waits, or none expires."""
+    times = [c.waiting.approval.expires_at for c in run.batch if c.pending and c.waiting]
+    return min((at for at in times if at is not None), default=None)
+
+
 def limit_reached(run: RunState, limits: Limits) -> str | None:
     """Which budget forbids another model turn, in words; None while all allow it."""
     if limits.steps is not None and run.turns >= limits.steps:
@@ -67,8 +74,6 @@ def limit_reached(run: RunState, limits: Limits) -> str | None:
         return f"{limits.consecutive_failures} failed steps in a row"
     if limits.calls is not None and len(run.calls) > limits.calls:
         return f"{limits.calls} tool calls"
-    if limits.tokens is None and limits.cost is None and limits.seconds is None:
-        return None
     return spent(run, limits)
 
 

@@ -21,6 +21,11 @@ def moment(at: int) -> datetime:
     return _EPOCH + timedelta(microseconds=at)
 
 
+def micros(at: datetime) -> int:
+    """Microseconds since 1970 of a time; what `moment` takes back."""
+    return (at - _EPOCH) // timedelta(microseconds=1)
+
+
 @dataclass(frozen=True, slots=True)
 class Author:
     """Who wrote an item."""
