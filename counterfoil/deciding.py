@@ -15,6 +15,7 @@ from counterfoil.core.record import Record
 from counterfoil.core.result import ToolResult
 from counterfoil.core.states import OPEN
 from counterfoil.decide import check_edit
+from counterfoil.dispatch import Dispatch
 from counterfoil.loop import Drive
 from counterfoil.owners import alive
 from counterfoil.reading import Reading
@@ -26,6 +27,7 @@ class Deciding(Reading):
     """The half of a Runtime that decides, cancels, sends and resumes."""
 
     agents: dict[str, Any]
+    dispatch: Dispatch
     limits: Limits | None
     owner: Owner
     _lost: dict[str, str]
@@ -41,7 +43,8 @@ class Deciding(Reading):
         """Of this run, else of its agent (None: not here), else of the Runtime."""
         return limits or (agent.limits if agent is not None else None) or self.limits or DEFAULT_LIMITS
 
-    async def _take_up_row(self, row: RunRow, *, force: bool = False) -> None:
+    async def take_up(self, row: RunRow, *, force: bool = False) -> None:
+        """Claim a run and begin to drive it."""
         raise NotImplementedError
 
     def _drive(self, agent: Any, lease: Lease, fold: Fold) -> Drive:
@@ -142,7 +145,8 @@ class Deciding(Reading):
             self._drives[run_id].notify()
         elif row.owner is None or not alive(row.owner):
             # Nobody drives it, so nothing runs: it can be settled here, with its agent or without.
-            await self._take_up_row(await self.store.run(tenant, run_id), force=True)
+            await self.take_up(await self.store.run(tenant, run_id), force=True)
+            await self.dispatch.forget(row)
 
     async def send(self, run_id: str, text: str, *, by: str | None = None, tenant: str = "default") -> bool:
         """Queue a message for a run.
@@ -183,6 +187,10 @@ class Deciding(Reading):
             fold = self._fold(row, record)
             entry = ResumedEntry(run_id=run_id, at=self.effects.now(), limits=self._budget(agent, limits))
             await self.store.commit(lease, [entry])
-        record.apply(entry)
-        self._drive(agent, lease, fold).resumed = True
+            record.apply(entry)
+            if self.dispatch.here:
+                self._drive(agent, lease, fold).resumed = True
+            else:
+                await self.store.release(lease)
+                self.kick(tenant, run_id)
         return Run(cast("Runs", self), fold)

@@ -20,6 +20,7 @@ from counterfoil.core.record import Record
 from counterfoil.core.states import OPEN, next_expiry
 from counterfoil.core.turn import micros
 from counterfoil.deciding import Deciding
+from counterfoil.dispatch import REFUSED, STALE, Dispatch
 from counterfoil.hooks import Hooks, join_hooks
 from counterfoil.hub import Locks, Slots
 from counterfoil.loop import Drive
@@ -72,6 +73,9 @@ class Driving(Deciding):
     hooks: Hooks | Sequence[Hooks] | None
     deps: Callable[[Caller], Any] | None
     pool: str
+    dispatch: Dispatch
+    leaving: bool
+    """This process takes up nothing more."""
     locks: Locks
     slots: Slots
     _tasks: dict[str, asyncio.Task[None]]
@@ -100,8 +104,11 @@ class Driving(Deciding):
     async def _driven(self, drive: Drive, fold: Fold) -> None:
         run_id = fold.run_id
         try:
-            await drive.go()
+            left = await drive.go() == "running"
             self._put_off.pop(run_id, None)
+            if left:
+                await asyncio.shield(self._give_up(drive))
+                drive._foreign = True  # tells an engine that the run waits for another process
         except Fenced as e:
             log.info("run %s is driven by another worker now: %s", run_id, e)
             await drive.abandon()
@@ -199,20 +206,48 @@ class Driving(Deciding):
             log.error("run %s could not be taken up", run_id, exc_info=error)
 
     async def _take_up(self, tenant: str, run_id: str) -> None:
-        await self._take_up_row(await self.store.run(tenant, run_id))
+        await self._hand_on(await self.store.run(tenant, run_id))
 
     def _may_take(self, row: RunRow, *, force: bool = False) -> bool:
+        """Whether this process may drive the run now."""
+        return (force or not (self.leaving or row.pool != self.pool)) and self._waits(row, force=force)
+
+    def _waits(self, row: RunRow, *, force: bool = False) -> bool:
+        """Whether the run needs a driver now, and has none."""
         now = self.effects.now()
         if row.status not in OPEN or row.run_id in self._drives:
             return False
-        if not force and (row.pool != self.pool or (row.not_before or 0) > now):
+        if not force and (row.not_before or 0) > now:
             return False
         if row.owner is not None:
             return not alive(row.owner) or (row.owner == self.owner and row.run_id in self._lost)
         due = row.wake_at is not None and row.wake_at <= now
         return row.runnable or due or row.status == "running"
 
-    async def _take_up_row(self, row: RunRow, *, force: bool = False) -> None:
+    async def _hand_on(self, row: RunRow) -> None:
+        """Have it driven: here, where that can be done, or by whomever the engine gives it to."""
+        if self._waits(row):
+            await self.dispatch.enqueue(row)
+
+    async def drive(self, tenant: str, run_id: str, segment: int) -> str:
+        """Drive one segment of a run here, to its end: for an engine. See `counterfoil.dispatch.Host.drive`."""
+        row = await self.store.run(tenant, run_id)
+        if row.epoch != segment or row.status not in OPEN:
+            return STALE
+        await self.take_up(row)
+        task = self._tasks.get(run_id)
+        if task is None:
+            return REFUSED
+        await _ended(task)
+        return (await self.store.run(tenant, run_id)).status
+
+    async def take_up(self, row: RunRow, *, force: bool = False) -> None:
+        """Claim a run and begin to drive it in a task of its own; nothing where that cannot be done.
+
+        Args:
+            row: the run's; the claim fails where it is not its newest.
+            force: also without its agent, from another pool or before its time: it was cancelled.
+        """
         agent = self.agents.get(row.agent) or (_Nobody(row.agent) if force else None)
         if agent is None or not self._may_take(row, force=force):
             return
@@ -246,7 +281,7 @@ class Driving(Deciding):
 
     async def _sweep_row(self, row: RunRow) -> None:
         try:
-            await self._take_up_row(row)
+            await self._hand_on(row)
         except Exception:  # one run that cannot be taken up must not keep the others waiting
             log.exception("run %s could not be taken up; it is tried again", row.run_id)
             self._fails(row.run_id)
@@ -282,7 +317,7 @@ class Driving(Deciding):
                 await self.refresh(fold)
                 return
             if run_id not in self._tasks and run_id not in self._kicks:
-                if mine:
+                if mine and self.dispatch.here:
                     self.kick(fold.tenant, run_id)
                 else:
                     await asyncio.sleep(POLL_SECONDS / 2)

@@ -63,6 +63,7 @@ class Drive(Asking):
         self.fatal: BaseException | None = None
         self.resumed = False
         """That the run goes on is on record already."""
+        self.leaving = False  # stop where the next step would begin
         self._waiter: asyncio.Future[None] | None = None
         self._signal = False
 
@@ -102,7 +103,7 @@ class Drive(Asking):
     # the run
 
     async def go(self) -> str:
-        """Drive until the run pauses or ends; returns its status.
+        """Drive until the run pauses or ends, or is left for another process (``running``); returns its status.
 
         Raises:
             Fenced: another worker drives it now.
@@ -118,7 +119,7 @@ class Drive(Asking):
                 end = self._due_end()
                 if end is not None:
                     return await end
-                status = await self._ask()
+                status = "running" if self.leaving else await self._ask()
                 if status is not None:
                     return status
             except Behind:

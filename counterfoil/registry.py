@@ -21,6 +21,9 @@ TARGETS: Mapping[str, Mapping[str, str]] = {
         "scripted": "counterfoil.testing.models:open_scripted",
         "recorded": "counterfoil.testing.models:open_recorded",
     },
+    "dispatch": {
+        "inline": "counterfoil.adapters.dispatch.inline:make_dispatch",
+    },
     "policy": {
         "toml": "counterfoil.adapters.policy_toml:load_rules",
         "cel": "counterfoil.adapters.policy_cel:compile_condition",
@@ -40,7 +43,7 @@ def resolve(kind: str, scheme: str) -> Callable[..., Any]:
     """The factory of a scheme, such as ``resolve("store", "sqlite")``; its signature is that of its kind.
 
     Args:
-        kind: ``store``, ``model`` or ``policy``.
+        kind: ``store``, ``model``, ``dispatch`` or ``policy``.
         scheme: what stands before the colon of a URL or a model's name.
 
     Raises:

@@ -22,6 +22,7 @@ from counterfoil.core.errors import DefinitionError
 from counterfoil.core.jsontext import JsonValue, clean_text, dumps
 from counterfoil.core.limits import PROCESS_CONCURRENCY, Limits
 from counterfoil.core.record import Record
+from counterfoil.dispatch import Dispatch
 from counterfoil.driving import POLL_SECONDS, Driving
 from counterfoil.effects import REAL, Effects
 from counterfoil.hooks import Hooks
@@ -44,7 +45,8 @@ class Runtime(Driving):
         hooks: guards and observers for all of them.
         limits: budgets for agents that set none.
         deps: a function of the Caller, called again on every resume; its value is ``ToolContext.deps``.
-        dispatch: who drives a runnable run: ``inline``, this process.
+        dispatch: who drives a runnable run: ``inline``, each process what it starts and what its sweep finds; or the
+            name of an engine (`counterfoil.dispatch`).
         pool: the name of the pool whose runs it takes up.
         concurrency: bodies that it runs at once, over all its runs.
 
@@ -58,8 +60,6 @@ class Runtime(Driving):
         pool: str = "default", concurrency: int = PROCESS_CONCURRENCY, effects: Effects = REAL,
         store: Store | None = None,
     ) -> None:  # fmt: skip  # rows by what belongs together
-        if dispatch != "inline":
-            raise DefinitionError(f"dispatch {dispatch!r} is not known; this version has 'inline'")
         self.url = url
         self.agents: dict[str, Any] = {}
         for agent in agents:
@@ -70,9 +70,11 @@ class Runtime(Driving):
         self.pool = pool
         self.effects = effects
         self.store: Store = store if store is not None else resolve("store", url.partition("://")[0])(url)
+        self.dispatch: Dispatch = resolve("dispatch", dispatch.partition(":")[0])(dispatch, self)
         self.hub = Hub()
         self.slots = Slots(concurrency)
         self._open = False
+        self.leaving = False
         self._drives: dict[str, Drive] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._kicks: dict[str, asyncio.Task[None]] = {}
@@ -113,7 +115,34 @@ class Runtime(Driving):
         """Open the store; with agents, begin to take up unfinished runs whose process is dead."""
         await self.store.open()
         self._ready()
+        try:
+            await self.dispatch.open()
+        except BaseException:
+            self._open = False
+            await self.store.close()
+            raise
         self._begin_to_sweep()
+
+    async def drain(self, seconds: float | None = None) -> bool:
+        """Take up nothing more, and give each run that is driven here back where its next step would begin.
+
+        Bodies that run go on to their end: what they did is on record before the run is another worker's.
+
+        Args:
+            seconds: to wait at most; None: until the last run is given back.
+
+        Returns:
+            Whether nothing is driven here any more. What still is goes on; `close` ends it.
+        """
+        self._check()
+        self.leaving = True
+        await self.dispatch.drain()
+        for drive in self._drives.values():
+            drive.leaving = True
+        tasks = {*self._tasks.values(), *self._kicks.values()}
+        if tasks:
+            await asyncio.wait(tasks, timeout=seconds)
+        return not self._tasks
 
     def _begin_to_sweep(self) -> None:
         if self._open and self.store.shared and self.agents and self._sweeper is None:
@@ -131,6 +160,7 @@ class Runtime(Driving):
         self._open = False
         for timer in self._timers.values():
             timer.cancel()
+        await self.dispatch.close()
         await _end(self._sweeper, *self._kicks.values(), *self._tasks.values())
         self._sweeper = None
         while self._claims:  # noqa: ASYNC110  # what somebody has begun to start is given back too
@@ -203,7 +233,8 @@ class Runtime(Driving):
     ) -> Run:  # fmt: skip  # rows by what belongs together
         """Put a run on record with its first entries; drive it if its agent is here and its time has come."""
         now = first[0].at
-        here = known is not None and (later is None or later <= now) and pool in (None, self.pool)
+        due = later is None or later <= now
+        here = known is not None and due and pool in (None, self.pool) and self.dispatch.here and not self.leaving
         new = NewRun(
             tenant=tenant, run_id=run_id, interaction_id=interaction or self.effects.new_id(),
             new_interaction=interaction is None, agent=cast("RunEntry", first[0]).agent, entries=first, created_at=now,
@@ -223,7 +254,9 @@ class Runtime(Driving):
         fold = self._fold(row, Record(entries))
         if here:
             self._drive(known, Lease(row.tenant, row.run_id, row.interaction_id, row.epoch), fold)
-        elif later is not None and known is not None:
+        elif due:
+            self.kick(row.tenant, row.run_id)
+        elif later is not None and (known is not None or not self.dispatch.here):
             self._kick_at(fold, later)
         return Run(self, fold)
 
