@@ -16,8 +16,8 @@ from counterfoil.core.result import ToolResult
 from counterfoil.core.states import OPEN
 from counterfoil.decide import check_edit
 from counterfoil.dispatch import Dispatch
+from counterfoil.heart import Heart
 from counterfoil.loop import Drive
-from counterfoil.owners import alive
 from counterfoil.reading import Reading
 from counterfoil.run import Fold, Run, Runs
 from counterfoil.store import Lease, Owner, RunRow
@@ -30,6 +30,7 @@ class Deciding(Reading):
     dispatch: Dispatch
     limits: Limits | None
     owner: Owner
+    heart: Heart
     _lost: dict[str, str]
     """Runs that may be this process's on record though it does not drive them, with their tenants."""
     _claims: int
@@ -143,7 +144,7 @@ class Deciding(Reading):
             return
         if run_id in self._drives:
             self._drives[run_id].notify()
-        elif row.owner is None or not alive(row.owner):
+        elif row.owner is None or not await self.store.lives(row.owner, self.owner):
             # Nobody drives it, so nothing runs: it can be settled here, with its agent or without.
             await self.take_up(await self.store.run(tenant, run_id), force=True)
             await self.dispatch.forget(row)
@@ -179,6 +180,7 @@ class Deciding(Reading):
             raise UsageError(f"agent {row.agent!r} is not registered here; open the Runtime with it")
         if row.status != "limited":
             raise NotPending(f"run {run_id} is {row.status}; only a limited run can be resumed with new limits")
+        await self.heart.start()
         with self._claiming(tenant, run_id):
             lease = await self.store.reopen(row, self.owner)
             if lease is None:

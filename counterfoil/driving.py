@@ -24,7 +24,6 @@ from counterfoil.dispatch import REFUSED, STALE, Dispatch
 from counterfoil.hooks import Hooks, join_hooks
 from counterfoil.hub import Locks, Slots
 from counterfoil.loop import Drive
-from counterfoil.owners import alive
 from counterfoil.pool import ThreadPool
 from counterfoil.run import Fold
 from counterfoil.store import Lease, RunRow
@@ -33,8 +32,8 @@ log = logging.getLogger("counterfoil")
 
 POLL_SECONDS = 0.1
 """How often a Runtime looks whether another process has written to a shared store."""
-SWEEP_SECONDS = 1.0
-"""How often it looks for runs of dead processes though nothing was written."""
+SWEEP_SECONDS = 0.5
+"""How often it looks for runs of dead owners though nothing was written."""
 PUT_OFF_SECONDS = (1.0, 60.0)
 """Before the sweep takes a run up again whose driver failed here: at first, doubling, and at most."""
 
@@ -81,6 +80,7 @@ class Driving(Deciding):
     _tasks: dict[str, asyncio.Task[None]]
     _kicks: dict[str, asyncio.Task[None]]
     _timers: dict[str, asyncio.TimerHandle]
+    _sweeper: asyncio.Task[None] | None
     _put_off: dict[str, tuple[float, float]]
     """Runs whose driver failed here: on the loop's clock when the sweep may take them up again; the wait so far."""
 
@@ -208,11 +208,11 @@ class Driving(Deciding):
     async def _take_up(self, tenant: str, run_id: str) -> None:
         await self._hand_on(await self.store.run(tenant, run_id))
 
-    def _may_take(self, row: RunRow, *, force: bool = False) -> bool:
+    async def _may_take(self, row: RunRow, *, force: bool = False) -> bool:
         """Whether this process may drive the run now."""
-        return (force or not (self.leaving or row.pool != self.pool)) and self._waits(row, force=force)
+        return (force or not (self.leaving or row.pool != self.pool)) and await self._waits(row, force=force)
 
-    def _waits(self, row: RunRow, *, force: bool = False) -> bool:
+    async def _waits(self, row: RunRow, *, force: bool = False) -> bool:
         """Whether the run needs a driver now, and has none."""
         now = self.effects.now()
         if row.status not in OPEN or row.run_id in self._drives:
@@ -220,13 +220,15 @@ class Driving(Deciding):
         if not force and (row.not_before or 0) > now:
             return False
         if row.owner is not None:
-            return not alive(row.owner) or (row.owner == self.owner and row.run_id in self._lost)
+            if row.owner == self.owner:
+                return row.run_id in self._lost
+            return not await self.store.lives(row.owner, self.owner)
         due = row.wake_at is not None and row.wake_at <= now
         return row.runnable or due or row.status == "running"
 
     async def _hand_on(self, row: RunRow) -> None:
         """Have it driven: here, where that can be done, or by whomever the engine gives it to."""
-        if self._waits(row):
+        if await self._waits(row):
             await self.dispatch.enqueue(row)
 
     async def drive(self, tenant: str, run_id: str, segment: int) -> str:
@@ -249,8 +251,9 @@ class Driving(Deciding):
             force: also without its agent, from another pool or before its time: it was cancelled.
         """
         agent = self.agents.get(row.agent) or (_Nobody(row.agent) if force else None)
-        if agent is None or not self._may_take(row, force=force):
+        if agent is None or not await self._may_take(row, force=force):
             return
+        await self.heart.start()
         with self._claiming(row.tenant, row.run_id):
             lease = await self.store.claim(row, self.owner)
             if lease is None:
@@ -312,7 +315,9 @@ class Driving(Deciding):
                     return
             row = await self.store.run(fold.tenant, run_id)
             # A pause whose approval has expired is none: whoever may take the run up settles the call.
-            mine = row.agent in self.agents and self._may_take(row)
+            # Whether somebody else's owner lives is the sweep's to ask: it is cheaper once for all that wait.
+            swept = self._sweeper is not None and row.owner not in (None, self.owner)
+            mine = row.agent in self.agents and not swept and await self._may_take(row)
             if row.status not in OPEN or (row.status == "paused" and not row.runnable and not mine):
                 await self.refresh(fold)
                 return

@@ -20,11 +20,12 @@ from counterfoil.core.entries import (
 )
 from counterfoil.core.errors import DefinitionError
 from counterfoil.core.jsontext import JsonValue, clean_text, dumps
-from counterfoil.core.limits import PROCESS_CONCURRENCY, Limits
+from counterfoil.core.limits import HEARTBEAT, PROCESS_CONCURRENCY, Limits
 from counterfoil.core.record import Record
 from counterfoil.dispatch import Dispatch
 from counterfoil.driving import POLL_SECONDS, Driving
 from counterfoil.effects import REAL, Effects
+from counterfoil.heart import Heart
 from counterfoil.hooks import Hooks
 from counterfoil.hub import Hub, Locks, Slots
 from counterfoil.loop import Drive
@@ -49,18 +50,24 @@ class Runtime(Driving):
             name of an engine (`counterfoil.dispatch`).
         pool: the name of the pool whose runs it takes up.
         concurrency: bodies that it runs at once, over all its runs.
+        heartbeat: seconds between two signs of life in a shared store; two that are missing make it dead to others.
+        host: where its pid means this process, unless that is `owners.this_host`.
 
     Raises:
-        DefinitionError: the url is not understood, or two agents have one name.
+        DefinitionError: the url is not understood, two agents have one name, or a number is out of range.
     """
 
     def __init__(
         self, url: str = "memory://", *, agents: Iterable[Any] = (), hooks: Hooks | Sequence[Hooks] | None = None,
         limits: Limits | None = None, deps: Callable[[Caller], Any] | None = None, dispatch: str = "inline",
         pool: str = "default", concurrency: int = PROCESS_CONCURRENCY, effects: Effects = REAL,
-        store: Store | None = None,
+        store: Store | None = None, heartbeat: float = HEARTBEAT, host: str | None = None,
     ) -> None:  # fmt: skip  # rows by what belongs together
+        if not heartbeat > 0:
+            raise DefinitionError(f"heartbeat is a number of seconds over 0, not {heartbeat!r}")
         self.url = url
+        self.heartbeat = heartbeat
+        self.host = host
         self.agents: dict[str, Any] = {}
         for agent in agents:
             self.register(agent)
@@ -116,9 +123,12 @@ class Runtime(Driving):
         await self.store.open()
         self._ready()
         try:
+            if self.agents:
+                await self.heart.start()
             await self.dispatch.open()
         except BaseException:
             self._open = False
+            await self.heart.stop()
             await self.store.close()
             raise
         self._begin_to_sweep()
@@ -149,7 +159,8 @@ class Runtime(Driving):
             self._sweeper = asyncio.create_task(self._sweep())
 
     def _ready(self) -> None:
-        self.owner = this_process(self.effects.new_id())
+        self.owner = this_process(self.effects.new_id(), self.host)
+        self.heart = Heart(self.store, self.owner, self.heartbeat)
         self.locks = Locks(self.store, self.owner, functools.partial(leave, self.owner))
         self._open = True
 
@@ -168,6 +179,7 @@ class Runtime(Driving):
         await _end(*self._tasks.values())
         await self._give_up_rest()
         await self.locks.close()
+        await self.heart.stop()
         for agent in self.agents.values():
             if hasattr(agent, "close_model"):
                 await agent.close_model()
@@ -241,6 +253,8 @@ class Runtime(Driving):
             owner=self.owner if here else None, key=key and clean_text(key), key_digest=key_digest,
             pool=pool or self.pool, priority=priority, not_before=later,
         )  # fmt: skip  # as above
+        if here:
+            await self.heart.start()
         probe = self.effects.probe
         if probe is not None:
             probe("store:before:create")

@@ -17,6 +17,7 @@ from typing import Protocol
 from counterfoil.core.approval import Approval, Decision
 from counterfoil.core.entries import Entry
 from counterfoil.core.errors import UsageError
+from counterfoil.core.limits import HEARTBEAT
 from counterfoil.core.report import ToolErrorReport
 
 
@@ -25,11 +26,25 @@ class Owner:
     """A process, told apart from a later one with the same pid by its start time."""
 
     host: str
+    """Where its pid means this process; see `owners.this_host`."""
     pid: int
     started: int
     """Start time of the process in the kernel's ticks since boot."""
     token: str = ""
     """Tells the Runtimes of one process apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """An owner that has said that it lives. Seconds are by the database's clock."""
+
+    owner: Owner
+    ago: float
+    """Seconds since it last said so."""
+    every: float
+    """Seconds between two times, as it means them to be."""
+    steady: float
+    """Seconds for which it has done so without a gap of `DEAD_AFTER` heartbeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,10 +300,28 @@ class Store(Protocol):
         """
 
     async def lock(self, tenant: str, name: str, owner: Owner) -> bool:
-        """Take a lock for a process, unless a living process has it; True when this one has it now."""
+        """Take a lock for an owner, unless another that lives has it; True when this one has it now.
+
+        Who lives is judged by `owners.Watch`, in the same transaction.
+        """
 
     async def unlock(self, tenant: str, name: str, owner: Owner) -> None:
-        """Give a lock back; nothing when this process does not have it."""
+        """Give a lock back; nothing when this owner does not have it."""
+
+    async def beat(self, owner: Owner, every: float = HEARTBEAT) -> None:
+        """Put on record that the owner lives, in the database's time, and that it will say so again in ``every`` s.
+
+        Forgets whoever has been silent for `FORGET_SECONDS`.
+        """
+
+    async def leave(self, owner: Owner) -> None:
+        """The owner drives nothing any more: forget it."""
+
+    async def workers(self) -> list[Worker]:
+        """Every owner that beats, or did lately: for workers and those who look after them, never a reader."""
+
+    async def lives(self, owner: Owner, me: Owner) -> bool:
+        """Whether an owner lives, as far as ``me`` can know: `owners.Watch` on what `workers` gives."""
 
     async def run(self, tenant: str, run_id: str) -> RunRow:
         """The run's row. Raises NotFound."""

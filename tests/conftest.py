@@ -10,9 +10,9 @@ from tests.postgres import Server, serving
 
 
 @pytest.fixture
-def place(kind: str, tmp_path: Path) -> Place:
-    """Where the runs of one test are on record; `helpers.both` gives the kind."""
-    return Place(kind, tmp_path)
+def place(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> Place:
+    """Where the runs of one test are on record; `helpers.both` and `helpers.shared` give the kind."""
+    return Place(kind, tmp_path, request.getfixturevalue("postgres").fresh() if kind == "postgres" else None)
 
 
 @pytest.fixture(scope="session")

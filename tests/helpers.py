@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,13 +22,15 @@ SOON = 10.0
 
 both = pytest.mark.parametrize("kind", ["memory", "sqlite"])
 """The test runs on every store that needs no server."""
+shared = pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+"""The test runs on every store that several processes may have open."""
 
 
 class Place:
     """Where the runs of one test are on record; each Runtime of a test opens the same one."""
 
-    def __init__(self, kind: str, folder: Path) -> None:
-        self.url = "memory://" if kind == "memory" else f"sqlite:///{folder}/runs.db"
+    def __init__(self, kind: str, folder: Path, url: str | None = None) -> None:
+        self.url = url or ("memory://" if kind == "memory" else f"sqlite:///{folder}/runs.db")
         self._store: Any = None
         self.kind = kind
 
@@ -43,6 +48,40 @@ class Place:
         async with self.runtime(*agents, **options) as runtime:
             yield runtime
             await content(runtime)
+
+
+class Child:
+    """Another process on the record of a test; see `tests.run_child`."""
+
+    def __init__(self, folder: Path, *words: str, url: str | None = None) -> None:
+        self.effects = folder / "effects"
+        self.effects.touch()
+        url = url or f"sqlite:///{folder}/runs.db"
+        command = [sys.executable, "-m", "tests.run_child", url, str(self.effects), *words]
+        pipe = subprocess.PIPE
+        root = Path(__file__).parent.parent
+        self.process = subprocess.Popen(command, cwd=root, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+        assert self.process.stdout.readline() == "ready\n", self.process.stderr.read()
+
+    def begin(self) -> None:
+        """Let it go on."""
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def lines(self) -> list[str]:
+        """What the world saw so far."""
+        return self.effects.read_text().splitlines()
+
+    def end(self) -> list[str]:
+        """Wait for its end; the words of its last line."""
+        out, error = self.process.communicate(timeout=60)
+        assert self.process.returncode == 0, error
+        return out.split()
+
+    def kill(self) -> None:
+        """As the kernel does it when memory is short."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.communicate(timeout=60)
 
 
 def go(main: Coroutine[Any, Any, Any]) -> Any:

@@ -119,8 +119,9 @@ async def approve(runtime: Runtime, run_id: str, *call_ids: str) -> None:
 
 async def main(url: str, task: str, *arguments: str) -> None:
     """Do the task."""
-    async with Runtime(url, agents=agents(), deps=deps) as runtime:
-        await {"drive": drive, "approve": approve}[task](runtime, *arguments)
+    heartbeat = 0.1 if task == "drive_quickly" else 2.0
+    async with Runtime(url, agents=agents(), deps=deps, heartbeat=heartbeat) as runtime:
+        await {"drive": drive, "drive_quickly": drive, "approve": approve}[task](runtime, *arguments)
 
 
 if __name__ == "__main__":

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -17,6 +14,7 @@ from counterfoil.core.errors import Conflict, DefinitionError, UsageError
 from counterfoil.doors.cli.app import app
 from counterfoil.testing import call, say
 from tests.helpers import (
+    Child,
     Gate,
     agent,
     arrives,
@@ -33,40 +31,6 @@ from tests.helpers import (
 )  # fmt: skip  # names in rows
 from tests.marks import case, law
 from tests.run_child import agents as child_agents
-
-ROOT = Path(__file__).parent.parent
-
-
-class Child:
-    """Another process on the file of a test."""
-
-    def __init__(self, folder: Path, *words: str) -> None:
-        self.effects = folder / "effects"
-        self.effects.touch()
-        command = [sys.executable, "-m", "tests.run_child", f"sqlite:///{folder}/runs.db", str(self.effects), *words]
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
-        assert self.process.stdout.readline() == "ready\n", self.process.stderr.read()
-
-    def begin(self) -> None:
-        """Let it go on."""
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-
-    def lines(self) -> list[str]:
-        """What the world saw so far."""
-        return self.effects.read_text().splitlines()
-
-    def end(self) -> list[str]:
-        """Wait for its end; the words of its last line."""
-        out, error = self.process.communicate(timeout=60)
-        assert self.process.returncode == 0, error
-        return out.split()
-
-    def kill(self) -> None:
-        """As the kernel does it when memory is short."""
-        self.process.send_signal(signal.SIGKILL)
-        self.process.communicate(timeout=60)
 
 
 def paused_payer(folder: Path) -> str:

@@ -365,6 +365,24 @@ def test_more_tasks_than_connections_take_turns(url):
     using(url, body, pool=1)
 
 
+def test_a_worker_that_was_silent_for_an_hour_is_forgotten(url):
+    async def body(store):
+        async def later(seconds):
+            async with store._pool.connection() as db:
+                await db.execute("UPDATE workers SET beat_at = beat_at - $1 * INTERVAL '1 second'", (seconds,))
+
+        for worker in (r.WORKER, r.OTHER_WORKER):
+            await store.beat(worker)
+        await later(3590)
+        await store.beat(r.OTHER_WORKER)
+        assert len(await store.workers()) == 2
+        await later(3601)
+        await store.beat(r.OTHER_WORKER)
+        assert [(w.owner, w.steady) for w in await store.workers()] == [(r.OTHER_WORKER, 0.0)]
+
+    using(url, body)
+
+
 def test_a_store_is_used_between_open_and_close(url):
     async def body():
         store = open_store(url)

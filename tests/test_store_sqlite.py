@@ -232,6 +232,39 @@ def test_a_waiter_that_is_cancelled_disturbs_nobody(path):
     using(path, body)
 
 
+def test_a_worker_that_was_silent_for_an_hour_is_forgotten(path):
+    async def body(store):
+        for owner in (r.WORKER, r.OTHER_WORKER):
+            await store.beat(owner)
+        db = sqlite3.connect(path)
+        db.execute("UPDATE workers SET beat_at = beat_at - 3590000000")
+        db.commit()
+        await store.beat(r.OTHER_WORKER)
+        assert len(await store.workers()) == 2
+        db.execute("UPDATE workers SET beat_at = beat_at - 3601000000")
+        db.commit()
+        db.close()
+        await store.beat(r.OTHER_WORKER)
+        assert [(w.owner, w.steady) for w in await store.workers()] == [(r.OTHER_WORKER, 0.0)]
+
+    using(path, body)
+
+
+def test_a_clock_that_is_set_back_makes_nobody_look_silent(path):
+    async def body(store):
+        for owner in (r.WORKER, r.OTHER_WORKER):
+            await store.beat(owner)
+        db = sqlite3.connect(path)
+        db.execute("UPDATE workers SET beat_at = beat_at + 3600000000, since = since + 3600000000")
+        db.commit()
+        db.close()
+        assert await store.lives(r.OTHER_WORKER, r.WORKER)
+        await store.beat(r.WORKER)
+        assert [w.steady for w in await store.workers() if w.owner == r.WORKER] == [0.0]
+
+    using(path, body)
+
+
 def test_a_store_is_used_between_open_and_close(path):
     async def body():
         store = SqliteStore(path)

@@ -37,6 +37,12 @@ READ_RESULT_CHARS = 16_000
 """Characters that one ``read_result`` gives at most: half of what is kept apart, so it never is itself."""
 MODEL_RETRIES = 2
 """Further requests after a retryable model error, as the official SDKs do."""
+HEARTBEAT = 2.0
+"""Seconds between two signs of life of a worker in its store, as Celery's workers send: half a write a second each."""
+DEAD_AFTER = 2
+"""Heartbeats without a sign after which a worker counts as dead: one may be late, and its runs wait no 5 seconds."""
+FORGET_SECONDS = 3600.0
+"""Seconds after which a worker that is silent is forgotten: long after whatever it drove was taken up."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ TENANT = "acme"
 NOON = 1_792_584_000_000_000
 """Microseconds since 1970: noon of a day in 2026."""
 WORKER = Owner("host-1", 101, 1001)
-OTHER_WORKER = Owner("host-1", 102, 1002)
+OTHER_WORKER = Owner("host-2", 102, 1002)
 
 
 def new_run(run_id: str = "run-1", interaction_id: str = "talk-1", **other: Any) -> NewRun:

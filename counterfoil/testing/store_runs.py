@@ -5,14 +5,13 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from dataclasses import replace
 
 import pytest
 
 from counterfoil.core.entries import CancelEntry
 from counterfoil.core.errors import Conflict, Fenced, NotFound, UsageError
-from counterfoil.store import Lease, Owner, StatusChange, Store
+from counterfoil.store import Lease, StatusChange, Store
 from counterfoil.testing import records as r
 from counterfoil.testing.store_bench import Bench, claimed, kinds, log, refuses, stored
 
@@ -235,31 +234,6 @@ class RunTests(Bench):
         before = await store.run("acme", "run-1")
         await store.release(lease)
         assert await store.run("acme", "run-1") == before
-
-    @stored
-    async def test_a_lock_has_one_living_holder_in_its_tenant(self, store: Store) -> None:
-        assert await store.lock("acme", "order:7", r.WORKER)
-        assert await store.lock("acme", "order:7", r.WORKER)
-        assert not await store.lock("acme", "order:7", r.OTHER_WORKER)
-        assert await store.lock("other", "order:7", r.OTHER_WORKER)
-        assert await store.lock("acme", "order:8", r.OTHER_WORKER)
-        await store.unlock("acme", "order:7", r.OTHER_WORKER)
-        assert not await store.lock("acme", "order:7", r.OTHER_WORKER)
-        await store.unlock("acme", "order:7", r.WORKER)
-        assert await store.lock("acme", "order:7", r.OTHER_WORKER)
-
-    @stored
-    async def test_a_lock_of_a_dead_process_is_free(self, store: Store) -> None:
-        dead = Owner(socket.gethostname(), 2**30, 1, "gone")
-        assert await store.lock("acme", "order:7", dead)
-        assert await store.lock("acme", "order:7", r.WORKER)
-        assert not await store.lock("acme", "order:7", r.OTHER_WORKER)
-
-    @stored
-    async def test_of_many_that_want_a_lock_one_has_it(self, store: Store) -> None:
-        owners = [Owner("host-1", i, i) for i in range(20)]
-        taken = await asyncio.gather(*(store.lock("acme", "order:7", owner) for owner in owners))
-        assert sum(taken) == 1
 
     @stored
     async def test_a_write_for_an_unknown_run_or_another_tenant_is_not_found(self, store: Store) -> None:

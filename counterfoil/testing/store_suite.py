@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from counterfoil.testing.store_commits import CommitTests
 from counterfoil.testing.store_decisions import DecisionTests
+from counterfoil.testing.store_living import LivingTests
 from counterfoil.testing.store_reads import ReadTests
 from counterfoil.testing.store_runs import RunTests
 
 
-class StoreSuite(RunTests, CommitTests, DecisionTests, ReadTests):
+class StoreSuite(RunTests, CommitTests, DecisionTests, LivingTests, ReadTests):
     """Every sentence of `counterfoil.store.Store`."""

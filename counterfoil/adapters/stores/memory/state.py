@@ -39,6 +39,16 @@ class Kept:
     erased_at: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """An owner's last sign of life. Seconds of a clock that never goes back."""
+
+    at: float
+    every: float
+    since: float
+    """When the first of those came that followed one another without a gap."""
+
+
 class Log:
     """One interaction."""
 

@@ -6,15 +6,17 @@ No method ever suspends, so on one event loop each is a transaction without a lo
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Sequence
 
-from counterfoil.adapters.stores.memory.state import Kept, Log, Run
+from counterfoil.adapters.stores.memory.state import Beat, Kept, Log, Run
 from counterfoil.core.approval import Approval, Decision, settle
 from counterfoil.core.call_entries import DecidedEntry, WaitingEntry
 from counterfoil.core.entries import CancelEntry, Entry
 from counterfoil.core.errors import Conflict, DefinitionError, Fenced, NotFound, NotPending
+from counterfoil.core.limits import DEAD_AFTER, FORGET_SECONDS, HEARTBEAT
 from counterfoil.core.report import ToolErrorReport, report_from_json
-from counterfoil.owners import alive
+from counterfoil.owners import Watch
 from counterfoil.store import (
     EVERY_REPORT,
     Behind,
@@ -28,6 +30,7 @@ from counterfoil.store import (
     RunRow,
     StatusChange,
     StoredRow,
+    Worker,
     needs_tenant,
 )
 
@@ -44,6 +47,8 @@ class MemoryStore:
         self._kept: dict[tuple[str, str], Kept] = {}
         self._locks: dict[tuple[str, str], Owner] = {}
         self._reports: list[ToolErrorReport] = []
+        self._beats: dict[Owner, Beat] = {}
+        self._watch = Watch()
         self._version = 0
 
     async def open(self) -> None:
@@ -128,7 +133,7 @@ class MemoryStore:
     async def lock(self, tenant: str, name: str, owner: Owner) -> bool:
         """See `Store.lock`."""
         holder = self._locks.get((tenant, name))
-        if holder is not None and holder != owner and alive(holder):
+        if holder not in (None, owner) and self._watch.lives(holder, owner, self._workers()):
             return False
         self._locks[tenant, name] = owner
         return True
@@ -137,6 +142,30 @@ class MemoryStore:
         """See `Store.unlock`."""
         if self._locks.get((tenant, name)) == owner:
             del self._locks[tenant, name]
+
+    async def beat(self, owner: Owner, every: float = HEARTBEAT) -> None:
+        """See `Store.beat`."""
+        now = time.monotonic()
+        last = self._beats.get(owner)
+        steady = last is not None and now - last.at <= DEAD_AFTER * every
+        self._beats[owner] = Beat(now, every, last.since if last is not None and steady else now)
+        self._beats = {o: b for o, b in self._beats.items() if now - b.at <= FORGET_SECONDS}
+
+    async def leave(self, owner: Owner) -> None:
+        """See `Store.leave`."""
+        self._beats.pop(owner, None)
+
+    async def workers(self) -> list[Worker]:
+        """See `Store.workers`."""
+        return self._workers()
+
+    def _workers(self) -> list[Worker]:
+        now = time.monotonic()
+        return [Worker(o, now - b.at, b.every, b.at - b.since) for o, b in self._beats.items()]
+
+    async def lives(self, owner: Owner, me: Owner) -> bool:
+        """See `Store.lives`."""
+        return self._watch.lives(owner, me, self._workers())
 
     async def commit(
         self,

@@ -16,14 +16,8 @@ from counterfoil.core.codec import GENESIS
 from counterfoil.core.entries import CancelEntry, Entry, Fields
 from counterfoil.core.errors import Conflict, NotFound, NotPending, StoreError
 from counterfoil.core.jsontext import JsonValue, dumps, loads
-from counterfoil.owners import alive
+from counterfoil.owners import owner_text
 from counterfoil.store import Lease, NewRun, Owner, RunRow, needs_tenant
-
-_NO_OWNER = (None, None, None, None)
-
-
-def _columns(owner: Owner) -> tuple[str, int, int, str]:
-    return owner.host, owner.pid, owner.started, owner.token
 
 
 async def create(pool: Pool, known: Known, new: NewRun) -> tuple[RunRow, bool]:
@@ -62,7 +56,7 @@ async def _create(db: Db, known: Known, new: NewRun) -> tuple[RunRow, bool]:
         )
     await send(
         db, "new_run", run.number, named(tenant, new.run_id), tenant, new.run_id, talk.number, thread, new.agent,
-        run.epoch, *(_NO_OWNER if owner is None else _columns(owner)), owner is None, new.created_at, new.key,
+        run.epoch, None if owner is None else owner_text(owner), owner is None, new.created_at, new.key,
         None if new.key is None else named(tenant, new.key), new.key_digest,
         new.parent, new.pool, new.priority, new.not_before,
     )  # fmt: skip  # in the order of the statement
@@ -96,7 +90,7 @@ async def _interaction_for(db: Db, new: NewRun) -> Talk | None:
 
 async def _take(db: Db, held: Held, owner: Owner) -> Lease:
     """Give a run that is held to an owner."""
-    await send(db, "take", held.number, *_columns(owner))
+    await send(db, "take", held.number, owner_text(owner))
     await send(db, "touch", held.talk.number)
     row = held.row
     return Lease(row.tenant, row.run_id, row.interaction_id, row.epoch + 1)
@@ -129,28 +123,6 @@ async def reopen(db: Db, row: RunRow, owner: Owner) -> Lease | None:
             raise Conflict(f"interaction {now.interaction_id} has another open run; wait for its end")
         await send(db, "occupy", held.number, held.talk.number)
     return await _take(db, held, owner)
-
-
-async def lock(db: Db, tenant: str, name: str, owner: Owner) -> bool:
-    """See `Store.lock`."""
-    key = named(tenant, name)
-    while True:
-        made = await send(db, "new_lock", key, tenant, name, *_columns(owner))
-        found = await fetch_one(db, "lock_holder", key)
-        if made.rowcount == 1:
-            return True
-        if found is None:
-            continue  # it was given back between the two statements
-        holder = Owner(*found)
-        if holder != owner and alive(holder):
-            return False
-        await send(db, "lock", key, *_columns(owner))
-        return True
-
-
-async def unlock(db: Db, tenant: str, name: str, owner: Owner) -> None:
-    """See `Store.unlock`."""
-    await send(db, "unlock", named(tenant, name), *_columns(owner))
 
 
 async def post(db: Db, tenant: str, run_id: str, entry: Entry) -> RunRow:

@@ -16,7 +16,8 @@ from weakref import WeakValueDictionary
 from counterfoil.adapters.stores.postgres.database import Db
 from counterfoil.adapters.stores.postgres.pool import fetch, fetch_one
 from counterfoil.core.errors import NotFound
-from counterfoil.store import Owner, RunRow
+from counterfoil.owners import owner_of
+from counterfoil.store import RunRow
 
 INTERACTIONS = 2_000
 """Interactions that are known at once, at most; then all are forgotten, which costs each a look-up."""
@@ -101,10 +102,10 @@ class Held:
     __slots__ = ("number", "open_run", "row", "talk", "thread")
 
     def __init__(self, values: Sequence[Any]) -> None:
-        self.row = row_of(values[:20])
-        self.number: int = values[20]
-        self.thread: str | None = values[21]
-        number, version, self.open_run, entry, digest, following = values[22:]
+        self.row = row_of(values[:17])
+        self.number: int = values[17]
+        self.thread: str | None = values[18]
+        number, version, self.open_run, entry, digest, following = values[19:]
         self.talk = Talk(number, version, entry, digest, following)
 
     def known(self, calls: Sequence[tuple[Any, ...]], *, is_asking: bool) -> KnownRun:
@@ -117,8 +118,8 @@ class Held:
 
 def row_of(values: Sequence[Any]) -> RunRow:
     """A run's row as the statements give it."""
-    owner = None if values[7] is None else Owner(*values[7:11])
-    return RunRow(*values[:7], owner, *values[11:])  # type: ignore[call-arg]  # in its order
+    owner = None if values[7] is None else owner_of(values[7])
+    return RunRow(*values[:7], owner, *values[8:])  # type: ignore[call-arg]  # in its order
 
 
 def named(tenant: str, name: str) -> bytes:

@@ -10,14 +10,16 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 import psycopg
 
-from counterfoil.adapters.stores.postgres import appending, changing, reading
+from counterfoil.adapters.stores.postgres import appending, changing, living, reading
 from counterfoil.adapters.stores.postgres.database import Db, migrate
 from counterfoil.adapters.stores.postgres.known import Known
 from counterfoil.adapters.stores.postgres.pool import Pool
 from counterfoil.core.approval import Approval, Decision
 from counterfoil.core.entries import Entry
 from counterfoil.core.errors import DefinitionError, UsageError
+from counterfoil.core.limits import HEARTBEAT
 from counterfoil.core.report import ToolErrorReport
+from counterfoil.owners import Watch
 from counterfoil.store import (
     EVERY_REPORT,
     Head,
@@ -30,6 +32,7 @@ from counterfoil.store import (
     RunRow,
     StatusChange,
     StoredRow,
+    Worker,
     needs_tenant,
 )
 
@@ -77,6 +80,7 @@ class PostgresStore:
         self._is_open = False
         self._now: Pool | None = None
         self._known = Known()
+        self._watch = Watch()
 
     async def open(self) -> None:
         """See `Store.open`."""
@@ -144,11 +148,27 @@ class PostgresStore:
 
     async def lock(self, tenant: str, name: str, owner: Owner) -> bool:
         """See `Store.lock`."""
-        return await self._write(changing.lock, tenant, name, owner)
+        return await self._write(living.lock, self._watch, tenant, name, owner)
 
     async def unlock(self, tenant: str, name: str, owner: Owner) -> None:
         """See `Store.unlock`."""
-        await self._write(changing.unlock, tenant, name, owner)
+        await self._write(living.unlock, tenant, name, owner)
+
+    async def beat(self, owner: Owner, every: float = HEARTBEAT) -> None:
+        """See `Store.beat`."""
+        await self._write(living.beat, owner, every)
+
+    async def leave(self, owner: Owner) -> None:
+        """See `Store.leave`."""
+        await self._write(living.leave, owner)
+
+    async def workers(self) -> list[Worker]:
+        """See `Store.workers`."""
+        return await self._read(living.workers)
+
+    async def lives(self, owner: Owner, me: Owner) -> bool:
+        """See `Store.lives`."""
+        return await self._read(living.lives, self._watch, owner, me)
 
     async def commit(
         self,

@@ -13,14 +13,8 @@ from counterfoil.core.call_entries import DecidedEntry
 from counterfoil.core.entries import CancelEntry, Entry, Fields
 from counterfoil.core.errors import Conflict, NotFound, NotPending
 from counterfoil.core.jsontext import JsonValue, dumps, loads
-from counterfoil.owners import alive
+from counterfoil.owners import owner_text
 from counterfoil.store import Lease, NewRun, Owner, RunRow, needs_tenant
-
-_NO_OWNER = (None, None, None, None)
-
-
-def _columns(owner: Owner) -> tuple[str, int, int, str]:
-    return owner.host, owner.pid, owner.started, owner.token
 
 
 def create(db: WritingConnection, new: NewRun) -> tuple[RunRow, bool]:
@@ -60,7 +54,7 @@ def create(db: WritingConnection, new: NewRun) -> tuple[RunRow, bool]:
             SQL["new_run"],
             (
                 tenant, new.run_id, interaction, thread, new.agent, run.epoch,
-                *(_NO_OWNER if owner is None else _columns(owner)), owner is None,
+                None if owner is None else owner_text(owner), owner is None,
                 new.created_at, new.created_at, new.key, new.key_digest, new.parent, new.pool, new.priority,
                 new.not_before,
             ),
@@ -103,7 +97,7 @@ def _interaction_for(db: WritingConnection, new: NewRun) -> int | None:
 def claim(db: WritingConnection, row: RunRow, owner: Owner) -> Lease | None:
     """See `Store.claim`."""
     db.runs.pop((row.tenant, row.run_id), None)
-    claimed = db.execute(SQL["claim"], (*_columns(owner), row.tenant, row.run_id, row.epoch))
+    claimed = db.execute(SQL["claim"], (owner_text(owner), row.tenant, row.run_id, row.epoch))
     if claimed.rowcount:
         return Lease(row.tenant, row.run_id, row.interaction_id, row.epoch + 1)
     run_row(db, row.tenant, row.run_id)
@@ -129,25 +123,8 @@ def reopen(db: WritingConnection, row: RunRow, owner: Owner) -> Lease | None:
         if open_run is not None:
             raise Conflict(f"interaction {now.interaction_id} has another open run; wait for its end")
         db.execute(SQL["occupy"], (run, number))
-    db.execute(SQL["reopen"], (*_columns(owner), run))
+    db.execute(SQL["reopen"], (owner_text(owner), run))
     return Lease(row.tenant, row.run_id, now.interaction_id, row.epoch + 1)
-
-
-def lock(db: WritingConnection, tenant: str, name: str, owner: Owner) -> bool:
-    """See `Store.lock`."""
-    found = db.execute(SQL["lock_holder"], (tenant, name)).fetchone()
-    holder = None if found is None else Owner(*found)
-    if holder == owner:
-        return True
-    if holder is not None and alive(holder):
-        return False
-    db.execute(SQL["lock"], (tenant, name, *_columns(owner)))
-    return True
-
-
-def unlock(db: WritingConnection, tenant: str, name: str, owner: Owner) -> None:
-    """See `Store.unlock`."""
-    db.execute(SQL["unlock"], (tenant, name, *_columns(owner)))
 
 
 def post(db: WritingConnection, tenant: str, run_id: str, entry: Entry) -> RunRow:

@@ -25,10 +25,12 @@ CACHE_KIB = 16 * 1024
 _APPLICATION = 0x43544652
 """Stands in the header of our files (PRAGMA application_id)."""
 _SQL = files(__package__) / "sql"
+_NOW = "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
+"""Microseconds since 1970; SQLite knows milliseconds."""
 
 
 def _statements() -> Mapping[str, str]:
-    text = (_SQL / "statements.sql").read_text(encoding="utf-8")
+    text = (_SQL / "statements.sql").read_text(encoding="utf-8").replace("{now}", _NOW)
     parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
     return dict(zip(parts[1::2], map(str.strip, parts[2::2]), strict=True))
 

@@ -17,7 +17,8 @@ from counterfoil.core.entries import Entry, Fields
 from counterfoil.core.errors import NotFound
 from counterfoil.core.jsontext import loads
 from counterfoil.core.report import ToolErrorReport, report_from_json
-from counterfoil.store import Head, KeptRange, Owner, ReportFilter, RunRow, StoredRow
+from counterfoil.owners import owner_of
+from counterfoil.store import Head, KeptRange, ReportFilter, RunRow, StoredRow
 
 PAGE_ROWS = 256
 """Entries that `rows` takes at a time, at most."""
@@ -26,8 +27,8 @@ PAGE_BYTES = 4 * 1024 * 1024
 
 
 def _row(values: Sequence[Any]) -> RunRow:
-    owner = None if values[7] is None else Owner(*values[7:11])
-    return RunRow(*values[:7], owner, bool(values[11]), *values[12:])  # type: ignore[call-arg]  # in its order
+    owner = None if values[7] is None else owner_of(values[7])
+    return RunRow(*values[:7], owner, bool(values[8]), *values[9:])  # type: ignore[call-arg]  # in its order
 
 
 def run_row(db: Connection, tenant: str, run_id: str) -> RunRow:

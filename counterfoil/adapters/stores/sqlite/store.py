@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from sqlite3 import Connection
 from urllib.parse import parse_qsl, unquote
 
-from counterfoil.adapters.stores.sqlite import appending, changing, reading
+from counterfoil.adapters.stores.sqlite import appending, changing, living, reading
 from counterfoil.adapters.stores.sqlite.database import SYNCHRONOUS, connect
 from counterfoil.adapters.stores.sqlite.known import WritingConnection
 from counterfoil.adapters.stores.sqlite.worker import Worker, Writer
@@ -14,7 +14,9 @@ from counterfoil.core.approval import Approval, Decision
 from counterfoil.core.call_entries import ResultEntry
 from counterfoil.core.entries import Entry
 from counterfoil.core.errors import DefinitionError, UsageError
+from counterfoil.core.limits import HEARTBEAT
 from counterfoil.core.report import ToolErrorReport
+from counterfoil.owners import Watch
 from counterfoil.store import (
     EVERY_REPORT,
     Head,
@@ -28,6 +30,9 @@ from counterfoil.store import (
     StatusChange,
     StoredRow,
     needs_tenant,
+)
+from counterfoil.store import (
+    Worker as Beating,
 )
 
 LARGE = 64 * 1024
@@ -59,6 +64,7 @@ class SqliteStore:
         self.synchronous = synchronous
         self._writer: Writer | None = None
         self._reader: Worker[Connection] | None = None
+        self._watch = Watch()
 
     async def open(self) -> None:
         """See `Store.open`."""
@@ -119,11 +125,27 @@ class SqliteStore:
 
     async def lock(self, tenant: str, name: str, owner: Owner) -> bool:
         """See `Store.lock`."""
-        return await self._write.do(changing.lock, tenant, name, owner)
+        return await self._write.do(living.lock, self._watch, tenant, name, owner)
 
     async def unlock(self, tenant: str, name: str, owner: Owner) -> None:
         """See `Store.unlock`."""
-        await self._write.do(changing.unlock, tenant, name, owner)
+        await self._write.do(living.unlock, tenant, name, owner)
+
+    async def beat(self, owner: Owner, every: float = HEARTBEAT) -> None:
+        """See `Store.beat`."""
+        await self._write.do(living.beat, owner, every)
+
+    async def leave(self, owner: Owner) -> None:
+        """See `Store.leave`."""
+        await self._write.do(living.leave, owner)
+
+    async def workers(self) -> list[Beating]:
+        """See `Store.workers`."""
+        return await self._read.submit(living.workers)
+
+    async def lives(self, owner: Owner, me: Owner) -> bool:
+        """See `Store.lives`."""
+        return await self._read.submit(living.lives, self._watch, owner, me)
 
     async def commit(
         self,

@@ -2,8 +2,8 @@
 -- Every write locks its interaction's row first, then its run's: `held` and `interaction` are the only locks.
 
 -- name: held
-SELECT r.id, i.id, r.tenant, r.agent, r.status, r.ended_by, r.epoch, r.owner_host, r.owner_pid, r.owner_started,
-    r.owner_token, r.runnable, r.created_at, r.updated_at, r.wake_at, r.key, r.parent, r.pool, r.priority, r.not_before,
+SELECT r.id, i.id, r.tenant, r.agent, r.status, r.ended_by, r.epoch, r.owner, r.runnable,
+    r.created_at, r.updated_at, r.wake_at, r.key, r.parent, r.pool, r.priority, r.not_before,
     r.number, r.thread, i.number, i.version, i.open_run, i.entry, i.hash, i.following
 FROM runs r JOIN interactions i ON i.number = r.interaction
 WHERE r.name = $1
@@ -47,11 +47,9 @@ UPDATE interactions SET open_run = NULL WHERE number = $1 AND open_run = $2
 
 -- name: new_run
 INSERT INTO runs (
-    number, name, tenant, id, interaction, thread, agent, status, epoch, owner_host, owner_pid, owner_started,
-    owner_token, runnable, created_at, updated_at, key, key_name, key_digest, parent, pool, priority, not_before
-) VALUES (
-    $1, $2, $3, $4, $5, $6, $7, 'running', $8, $9, $10, $11, $12, $13, $14, $14, $15, $16, $17, $18, $19, $20, $21
-)
+    number, name, tenant, id, interaction, thread, agent, status, epoch, owner, runnable, created_at, updated_at,
+    key, key_name, key_digest, parent, pool, priority, not_before
+) VALUES ($1, $2, $3, $4, $5, $6, $7, 'running', $8, $9, $10, $11, $11, $12, $13, $14, $15, $16, $17, $18)
 
 -- name: run_by_key
 SELECT id, key_digest FROM runs WHERE key_name = $1
@@ -60,42 +58,56 @@ SELECT id, key_digest FROM runs WHERE key_name = $1
 SELECT number FROM runs WHERE name = $1
 
 -- name: take
-UPDATE runs SET epoch = epoch + 1, owner_host = $2, owner_pid = $3, owner_started = $4, owner_token = $5,
-    runnable = false, status = 'running', ended_by = NULL, wake_at = NULL
+UPDATE runs SET epoch = epoch + 1, owner = $2, runnable = false, status = 'running', ended_by = NULL, wake_at = NULL
 WHERE number = $1
 
 -- name: change_running
 UPDATE runs SET status = $2, ended_by = $3, wake_at = $4, updated_at = $5 WHERE number = $1
 
 -- name: change_paused
-UPDATE runs SET status = $2, ended_by = $3, wake_at = $4, updated_at = $5,
-    owner_host = NULL, owner_pid = NULL, owner_started = NULL, owner_token = NULL
+UPDATE runs SET status = $2, ended_by = $3, wake_at = $4, updated_at = $5, owner = NULL
 WHERE number = $1
 
 -- name: change_ended
-UPDATE runs SET status = $2, ended_by = $3, wake_at = $4, updated_at = $5,
-    owner_host = NULL, owner_pid = NULL, owner_started = NULL, owner_token = NULL, runnable = false
+UPDATE runs SET status = $2, ended_by = $3, wake_at = $4, updated_at = $5, owner = NULL, runnable = false
 WHERE number = $1
 
 -- name: runnable
 UPDATE runs SET runnable = (status IN ('running', 'paused')), updated_at = $2 WHERE number = $1
 
 -- name: release_run
-UPDATE runs SET owner_host = NULL, owner_pid = NULL, owner_started = NULL, owner_token = NULL, runnable = true
+UPDATE runs SET owner = NULL, runnable = true
 WHERE number = $1
 
 -- name: new_lock
-INSERT INTO locks (name, tenant, lock, host, pid, started, token) VALUES ($1, $2, $3, $4, $5, $6, $7)
-ON CONFLICT DO NOTHING
+INSERT INTO locks (name, tenant, lock, owner) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING
 
 -- name: lock_holder
-SELECT host, pid, started, token FROM locks WHERE name = $1 FOR UPDATE
+SELECT owner FROM locks WHERE name = $1 FOR UPDATE
 
 -- name: lock
-UPDATE locks SET host = $2, pid = $3, started = $4, token = $5 WHERE name = $1
+UPDATE locks SET owner = $2 WHERE name = $1
 
 -- name: unlock
-DELETE FROM locks WHERE name = $1 AND host = $2 AND pid = $3 AND started = $4 AND token = $5
+DELETE FROM locks WHERE name = $1 AND owner = $2
+
+-- name: beat
+WITH forgotten AS (
+    DELETE FROM workers WHERE owner <> $1 AND beat_at < statement_timestamp() - $4::float8 * INTERVAL '1 second'
+)
+INSERT INTO workers AS w (owner, beat_at, every, since) VALUES ($1, statement_timestamp(), $2, statement_timestamp())
+ON CONFLICT (owner) DO UPDATE SET
+    since = CASE WHEN excluded.beat_at - w.beat_at > $3::float8 * INTERVAL '1 second' THEN excluded.since
+        ELSE w.since END,
+    beat_at = excluded.beat_at, every = excluded.every
+
+-- name: leave
+DELETE FROM workers WHERE owner = $1
+
+-- name: workers
+SELECT owner, extract(epoch FROM statement_timestamp() - beat_at)::float8, every,
+    extract(epoch FROM beat_at - since)::float8
+FROM workers
 
 -- name: approvals_for_start
 SELECT id, step, idx, choice, consumed FROM approvals WHERE run = $1 AND id = ANY($2)
@@ -153,14 +165,14 @@ DELETE FROM reports WHERE run = $1
 DELETE FROM approvals WHERE run = $1
 
 -- name: run
-SELECT r.id, i.id, r.tenant, r.agent, r.status, r.ended_by, r.epoch, r.owner_host, r.owner_pid, r.owner_started,
-    r.owner_token, r.runnable, r.created_at, r.updated_at, r.wake_at, r.key, r.parent, r.pool, r.priority, r.not_before
+SELECT r.id, i.id, r.tenant, r.agent, r.status, r.ended_by, r.epoch, r.owner, r.runnable,
+    r.created_at, r.updated_at, r.wake_at, r.key, r.parent, r.pool, r.priority, r.not_before
 FROM runs r JOIN interactions i ON i.number = r.interaction
 WHERE r.name = $1
 
 -- name: runs
-SELECT r.id, i.id, r.tenant, r.agent, r.status, r.ended_by, r.epoch, r.owner_host, r.owner_pid, r.owner_started,
-    r.owner_token, r.runnable, r.created_at, r.updated_at, r.wake_at, r.key, r.parent, r.pool, r.priority, r.not_before
+SELECT r.id, i.id, r.tenant, r.agent, r.status, r.ended_by, r.epoch, r.owner, r.runnable,
+    r.created_at, r.updated_at, r.wake_at, r.key, r.parent, r.pool, r.priority, r.not_before
 FROM runs r JOIN interactions i ON i.number = r.interaction
 WHERE hashtextextended(r.tenant, 0) = hashtextextended($1, 0) AND r.tenant = $1
     AND ($2::bigint IS NULL OR r.number < $2)
@@ -170,8 +182,8 @@ WHERE hashtextextended(r.tenant, 0) = hashtextextended($1, 0) AND r.tenant = $1
 ORDER BY r.number DESC LIMIT $6
 
 -- name: open_runs
-SELECT r.id, i.id, r.tenant, r.agent, r.status, r.ended_by, r.epoch, r.owner_host, r.owner_pid, r.owner_started,
-    r.owner_token, r.runnable, r.created_at, r.updated_at, r.wake_at, r.key, r.parent, r.pool, r.priority, r.not_before
+SELECT r.id, i.id, r.tenant, r.agent, r.status, r.ended_by, r.epoch, r.owner, r.runnable,
+    r.created_at, r.updated_at, r.wake_at, r.key, r.parent, r.pool, r.priority, r.not_before
 FROM runs r JOIN interactions i ON i.number = r.interaction
 WHERE r.agent = ANY($1::text[]) AND r.status IN ('running', 'paused') AND ($2::text IS NULL OR r.pool = $2)
 ORDER BY r.number

@@ -18,10 +18,7 @@ CREATE TABLE runs (
     status        TEXT NOT NULL,
     ended_by      TEXT,
     epoch         INTEGER NOT NULL,   -- grows with each claim
-    owner_host    TEXT,               -- the owner's four are null together: nobody drives it
-    owner_pid     INTEGER,
-    owner_started INTEGER,
-    owner_token   TEXT,
+    owner         TEXT,               -- as owners.py writes it; null: nobody drives it
     runnable      INTEGER NOT NULL,
     created_at    INTEGER NOT NULL,
     updated_at    INTEGER NOT NULL,
@@ -95,11 +92,16 @@ CREATE INDEX reports_run ON reports (run);
 CREATE TABLE locks (
     tenant  TEXT NOT NULL,
     name    TEXT NOT NULL,
-    host    TEXT NOT NULL,               -- the holder
-    pid     INTEGER NOT NULL,
-    started INTEGER NOT NULL,
-    token   TEXT NOT NULL,
+    owner   TEXT NOT NULL,
     PRIMARY KEY (tenant, name)
+) WITHOUT ROWID;
+
+-- Signs of life, in the database's own time.
+CREATE TABLE workers (
+    owner   TEXT NOT NULL PRIMARY KEY,
+    beat_at INTEGER NOT NULL,
+    every   REAL NOT NULL,               -- seconds between two
+    since   INTEGER NOT NULL             -- when the first of those came that followed one another without a gap
 ) WITHOUT ROWID;
 
 CREATE TABLE kept (

@@ -1,7 +1,8 @@
--- One statement under each name. `? << 32` is the place before an interaction's first entry.
+-- One statement under each name. `{now}` is the time of the machine, in microseconds since 1970.
+-- `? << 32` is the place before an interaction's first entry.
 
 -- name: run_and_tip
-SELECT r.number, r.interaction, r.thread, r.epoch, r.owner_pid, r.updated_at, e.place, e.hash, e.following
+SELECT r.number, r.interaction, r.thread, r.epoch, r.owner, r.updated_at, e.place, e.hash, e.following
 FROM runs r
 LEFT JOIN entries e ON e.place = (
     SELECT max(place) FROM entries WHERE place BETWEEN r.interaction << 32 AND (r.interaction << 32) + 4294967295
@@ -32,9 +33,9 @@ UPDATE interactions SET open_run = NULL WHERE number = ? AND open_run = ?
 
 -- name: new_run
 INSERT INTO runs (
-    tenant, id, interaction, thread, agent, status, epoch, owner_host, owner_pid, owner_started,
-    owner_token, runnable, created_at, updated_at, key, key_digest, parent, pool, priority, not_before
-) VALUES (?, ?, ?, ?, ?, 'running', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    tenant, id, interaction, thread, agent, status, epoch, owner, runnable, created_at, updated_at, key,
+    key_digest, parent, pool, priority, not_before
+) VALUES (?, ?, ?, ?, ?, 'running', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: tip
 SELECT place, hash, following FROM entries WHERE place BETWEEN ? << 32 AND (? << 32) + 4294967295
@@ -47,7 +48,7 @@ SELECT id, key_digest FROM runs WHERE tenant = ? AND key = ?
 SELECT number, interaction, status, parent FROM runs WHERE tenant = ? AND id = ?
 
 -- name: claim
-UPDATE runs SET epoch = epoch + 1, owner_host = ?, owner_pid = ?, owner_started = ?, owner_token = ?,
+UPDATE runs SET epoch = epoch + 1, owner = ?,
     runnable = 0, status = 'running', wake_at = NULL
 WHERE tenant = ? AND id = ? AND epoch = ? AND status IN ('running', 'paused')
 
@@ -55,35 +56,47 @@ WHERE tenant = ? AND id = ? AND epoch = ? AND status IN ('running', 'paused')
 UPDATE runs SET status = ?, ended_by = ?, wake_at = ?, updated_at = ? WHERE number = ?
 
 -- name: change_paused
-UPDATE runs SET status = ?, ended_by = ?, wake_at = ?, updated_at = ?,
-    owner_host = NULL, owner_pid = NULL, owner_started = NULL, owner_token = NULL
-WHERE number = ?
+UPDATE runs SET status = ?, ended_by = ?, wake_at = ?, updated_at = ?, owner = NULL WHERE number = ?
 
 -- name: change_ended
-UPDATE runs SET status = ?, ended_by = ?, wake_at = ?, updated_at = ?,
-    owner_host = NULL, owner_pid = NULL, owner_started = NULL, owner_token = NULL, runnable = 0
+UPDATE runs SET status = ?, ended_by = ?, wake_at = ?, updated_at = ?, owner = NULL, runnable = 0
 WHERE number = ?
 
 -- name: runnable
 UPDATE runs SET runnable = (status IN ('running', 'paused')), updated_at = ? WHERE number = ?
 
 -- name: release_run
-UPDATE runs SET owner_host = NULL, owner_pid = NULL, owner_started = NULL, owner_token = NULL, runnable = 1
-WHERE tenant = ? AND id = ? AND epoch = ? AND owner_host IS NOT NULL
+UPDATE runs SET owner = NULL, runnable = 1
+WHERE tenant = ? AND id = ? AND epoch = ? AND owner IS NOT NULL
 
 -- name: reopen
-UPDATE runs SET epoch = epoch + 1, owner_host = ?, owner_pid = ?, owner_started = ?, owner_token = ?,
+UPDATE runs SET epoch = epoch + 1, owner = ?,
     runnable = 0, status = 'running', ended_by = NULL, wake_at = NULL
 WHERE number = ?
 
 -- name: lock_holder
-SELECT host, pid, started, token FROM locks WHERE tenant = ? AND name = ?
+SELECT owner FROM locks WHERE tenant = ? AND name = ?
 
 -- name: lock
-INSERT OR REPLACE INTO locks (tenant, name, host, pid, started, token) VALUES (?, ?, ?, ?, ?, ?)
+INSERT OR REPLACE INTO locks (tenant, name, owner) VALUES (?, ?, ?)
 
 -- name: unlock
-DELETE FROM locks WHERE tenant = ? AND name = ? AND host = ? AND pid = ? AND started = ? AND token = ?
+DELETE FROM locks WHERE tenant = ? AND name = ? AND owner = ?
+
+-- name: beat
+INSERT INTO workers (owner, beat_at, every, since) VALUES (:owner, {now}, :every, {now})
+ON CONFLICT (owner) DO UPDATE SET
+    since = CASE WHEN abs(excluded.beat_at - beat_at) > :gap THEN excluded.since ELSE since END,
+    beat_at = excluded.beat_at, every = excluded.every
+
+-- name: forget_workers
+DELETE FROM workers WHERE owner <> ? AND beat_at < {now} - ?
+
+-- name: leave
+DELETE FROM workers WHERE owner = ?
+
+-- name: workers
+SELECT owner, ({now} - beat_at) / 1e6, every, (beat_at - since) / 1e6 FROM workers
 
 -- name: approval_for_start
 SELECT number, step, idx, choice, consumed FROM approvals WHERE run = ? AND id = ?
@@ -139,14 +152,14 @@ DELETE FROM reports WHERE run = ?
 DELETE FROM approvals WHERE run = ?
 
 -- name: run
-SELECT r.id, i.id, r.tenant, r.agent, r.status, r.ended_by, r.epoch, r.owner_host, r.owner_pid, r.owner_started,
-    r.owner_token, r.runnable, r.created_at, r.updated_at, r.wake_at, r.key, r.parent, r.pool, r.priority, r.not_before
+SELECT r.id, i.id, r.tenant, r.agent, r.status, r.ended_by, r.epoch, r.owner, r.runnable,
+    r.created_at, r.updated_at, r.wake_at, r.key, r.parent, r.pool, r.priority, r.not_before
 FROM runs r JOIN interactions i ON i.number = r.interaction
 WHERE r.tenant = ? AND r.id = ?
 
 -- name: runs
-SELECT r.id, i.id, r.tenant, r.agent, r.status, r.ended_by, r.epoch, r.owner_host, r.owner_pid, r.owner_started,
-    r.owner_token, r.runnable, r.created_at, r.updated_at, r.wake_at, r.key, r.parent, r.pool, r.priority, r.not_before
+SELECT r.id, i.id, r.tenant, r.agent, r.status, r.ended_by, r.epoch, r.owner, r.runnable,
+    r.created_at, r.updated_at, r.wake_at, r.key, r.parent, r.pool, r.priority, r.not_before
 FROM runs r JOIN interactions i ON i.number = r.interaction
 WHERE r.tenant = :tenant
     AND (:before IS NULL OR r.number < :before)
@@ -156,8 +169,8 @@ WHERE r.tenant = :tenant
 ORDER BY r.number DESC LIMIT :limit
 
 -- name: open_runs
-SELECT r.id, i.id, r.tenant, r.agent, r.status, r.ended_by, r.epoch, r.owner_host, r.owner_pid, r.owner_started,
-    r.owner_token, r.runnable, r.created_at, r.updated_at, r.wake_at, r.key, r.parent, r.pool, r.priority, r.not_before
+SELECT r.id, i.id, r.tenant, r.agent, r.status, r.ended_by, r.epoch, r.owner, r.runnable,
+    r.created_at, r.updated_at, r.wake_at, r.key, r.parent, r.pool, r.priority, r.not_before
 FROM runs r JOIN interactions i ON i.number = r.interaction
 WHERE r.agent = ? AND r.status IN ('running', 'paused')
 ORDER BY r.number
