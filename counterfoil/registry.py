@@ -23,6 +23,7 @@ TARGETS: Mapping[str, Mapping[str, str]] = {
     },
     "dispatch": {
         "inline": "counterfoil.adapters.dispatch.inline:make_dispatch",
+        "temporal": "counterfoil.adapters.dispatch.temporal:make_dispatch",
     },
     "policy": {
         "toml": "counterfoil.adapters.policy_toml:load_rules",
@@ -34,6 +35,7 @@ TARGETS: Mapping[str, Mapping[str, str]] = {
 _EXTRAS: Mapping[str, str] = {
     "openai": "pip install 'counterfoil[openai]'",
     "psycopg": "pip install 'counterfoil[postgres]'",
+    "temporalio": "pip install 'counterfoil[temporal]'",
     "cel_expr_python": "pip install cel-expr-python",
 }
 """What to type when this top-level module is missing."""

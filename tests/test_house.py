@@ -59,7 +59,7 @@ CORE_MAY_NOT_CALL_OF_A_MODULE = {
 }  # fmt: skip
 HEAVY = {
     "cel_expr_python", "griffe", "jsonschema_rs", "multiprocessing", "numpy", "openai", "psycopg", "rich", "sqlite3",
-    "typer",
+    "temporalio", "typer",
 }  # fmt: skip
 
 
