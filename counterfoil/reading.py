@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakValueDictionary
 
 from counterfoil.core.approval import Approval
+from counterfoil.core.call import Caller
 from counterfoil.core.errors import NotFound, UsageError
 from counterfoil.core.events import Event
 from counterfoil.core.jsontext import JsonValue
@@ -15,11 +17,13 @@ from counterfoil.core.report import ToolErrorReport
 from counterfoil.core.turn import moment
 from counterfoil.effects import Effects
 from counterfoil.follow import follow
+from counterfoil.hooks import Hooks, join_hooks
 from counterfoil.hub import Hub
 from counterfoil.run import Fold, Run, Runs
 from counterfoil.store import Head, KeptRange, ReportFilter, RunRow, Store
 
 if TYPE_CHECKING:
+    from counterfoil.replay import Replay
     from counterfoil.verify import Verification
 
 
@@ -29,6 +33,9 @@ class Reading:
     store: Store
     effects: Effects
     hub: Hub
+    agents: dict[str, Any]
+    hooks: Hooks | Sequence[Hooks] | None
+    deps: Callable[[Caller], Any] | None
     _open: bool
     _folds: WeakValueDictionary[str, Fold]
     _drives: dict[str, Any]
@@ -144,6 +151,38 @@ class Reading:
 
         self._check()
         return await verify(self.store, head=head, progress=progress)
+
+    async def replay(self, run_id: str, *, agent: Any = None, tenant: str = "default") -> Replay:
+        """A run step by step from its record; with its agent, what today's code would do otherwise.
+
+        Recorded turns stand in for the model and recorded results for the bodies of tools, so no effect is repeated.
+        Policy, schemas, guards before calls and around the model, ``needs_approval``, ``offered``, instructions and
+        the output type are asked as they are today; guards after calls and observers are not. Decisions of people,
+        messages, cancels and times are those on record.
+
+        Args:
+            run_id: the run, ended or not.
+            agent: an Agent; None: the one that is registered here under the name of the run's, and without one the
+                record alone is read.
+            tenant: whose.
+
+        Raises:
+            NotFound: no such run for this tenant.
+            UsageError: there is an agent, and what the run held was erased.
+        """
+        from counterfoil.replay import replay, replay_with  # brings the loop; a program that only reads has none
+
+        self._check()
+        row = await self.store.run(tenant, run_id)
+        entries = await self.store.entries(tenant, row.interaction_id)
+        agent = agent or self.agents.get(row.agent)
+        if agent is None:
+            return replay(entries, run_id)
+        hooks = join_hooks(self.hooks, getattr(agent, "hooks", None))
+        head = Record(entries).runs[run_id].head
+        deps = self.deps
+        make = None if deps is None or head is None else functools.lru_cache(1)(functools.partial(deps, head.caller))
+        return await replay_with(agent, entries, run_id, hooks, make)
 
     async def erase(self, run_id: str, *, tenant: str = "default") -> int:
         """Erase the contents of an ended run; digests and sizes stay. Raises NotFound, Conflict."""

@@ -7,6 +7,7 @@ from counterfoil.doors.cli import (
     commands_people,
     commands_policy,
     commands_read,
+    commands_replay,
     commands_run,
 )
 from counterfoil.doors.cli.common import root_options
@@ -25,6 +26,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"]},
 )
 app.callback()(root_options)
-for part in (commands_run, commands_read, commands_people, commands_check):
+for part in (commands_run, commands_read, commands_people, commands_check, commands_replay):
     app.add_typer(part.app)
 app.add_typer(commands_policy.app, name="policy")

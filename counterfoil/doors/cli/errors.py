@@ -40,7 +40,8 @@ class Code(IntEnum):
 
 EXIT_TEXT = """Exit codes:
   0  done
-  1  the run failed, verify found something, or the store cannot be used
+  1  the run failed, verify, replay or policy test found something, or the store
+     cannot be used
   2  wrong use
   3  paused: a call waits for a person
   4  limited or cancelled

@@ -1,0 +1,120 @@
+"""The past of one run: what is on record of it, by what a replay asks, and the time that it was then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import cast
+
+from counterfoil.core.call_entries import DecidedEntry, ResultEntry, StartEntry
+from counterfoil.core.differences import CallKey, of_its_hour
+from counterfoil.core.entries import (
+    CancelEntry,
+    EndedEntry,
+    Entry,
+    MessageEntry,
+    QueuedEntry,
+    ResumedEntry,
+    RunEntry,
+    TurnEntry,
+)
+from counterfoil.effects import Effects
+
+
+class Past(Effects):
+    """Time as it was then, and the ids that were made then."""
+
+    __slots__ = ("_count", "at", "ids")
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.at = at
+        """Microseconds since 1970, UTC."""
+        self.ids: deque[str] = deque()
+        """What comes next; afterwards ids are counted."""
+        self._count = 0
+
+    def reach(self, at: int) -> None:
+        """It is that time now, unless it is later."""
+        self.at = max(self.at, at)
+
+    def now(self) -> int:
+        return self.at
+
+    def clock(self) -> float:
+        return self.at / 1_000_000
+
+    def new_id(self) -> str:
+        if self.ids:
+            return self.ids.popleft()
+        self._count += 1
+        return f"00000000-0000-7000-8000-{self._count:012x}"
+
+    async def sleep(self, seconds: float) -> None:
+        self.at += round(seconds * 1_000_000)
+        await asyncio.sleep(0)
+
+
+class Script:
+    """What is on record of the run, by what it answers."""
+
+    def __init__(self, entries: Sequence[Entry], run_id: str) -> None:
+        mine = [e for e in entries if e.run_id == run_id]
+        self.head = cast("RunEntry", mine[0])
+        begun = next((i for i, e in enumerate(mine[1:], 1) if not _is_first(e, self.head)), len(mine))
+        self.first = mine[:begun]
+        """What the run was created with."""
+        self.turns = {e.step: e for e in mine if isinstance(e, TurnEntry)}
+        self.results = {(e.step, e.index): e for e in mine if type(e) is ResultEntry}
+        self.decisions = deque(e for e in mine if isinstance(e, DecidedEntry) and e.decision.choice in _OF_APPROVALS)
+        self.resumed = deque(e for e in mine if isinstance(e, ResumedEntry) and e.limits is not None)
+        self.ended = next((e for e in reversed(mine) if isinstance(e, EndedEntry)), None)
+        self.queued = self._queued(entries, run_id)
+        self.cancel = next((e for e in mine if isinstance(e, CancelEntry)), None)
+        before = [] if self.cancel is None else mine[: mine.index(self.cancel)]
+        self.before_cancel: set[CallKey] = {
+            (e.step, e.index) for e in before if isinstance(e, StartEntry | ResultEntry)
+        }
+        """Calls that were started or had ended when it came."""
+        self.cancel_step = max((e.step for e in before if isinstance(e, TurnEntry)), default=-1)
+        self.after_cancel = {(e.step, e.index) for e in mine[len(before) :] if type(e) is ResultEntry and self.cancel}
+        """Calls that ended after it."""
+
+    @staticmethod
+    def _queued(entries: Sequence[Entry], run_id: str) -> dict[int, list[QueuedEntry]]:
+        """Messages that came from outside, by the step of whose turn they are there; -1: from the start."""
+        step, place, begun = -1, {}, False
+        waits: dict[int, QueuedEntry] = {}
+        for entry in entries:
+            begun = begun or entry.run_id == run_id
+            if isinstance(entry, QueuedEntry) and begun:
+                waits[entry.entry] = entry
+                place[entry.entry] = step
+            elif entry.run_id != run_id:
+                continue
+            elif isinstance(entry, TurnEntry):
+                step = entry.step
+            elif isinstance(entry, MessageEntry) and entry.queued in place:
+                # It may have come while the model was asked; what counts is when it was delivered.
+                place[entry.queued] = step
+            elif isinstance(entry, EndedEntry):
+                begun = False  # what comes now is for the next run
+        out: dict[int, list[QueuedEntry]] = {}
+        for number, entry in waits.items():
+            out.setdefault(place[number], []).append(entry)
+        return out
+
+    def given(self, key: CallKey) -> ResultEntry | None:
+        """The result that stands in for a body."""
+        result = self.results.get(key)
+        if result is None:
+            return None
+        return result if result.attempt or of_its_hour(result.result) else None
+
+
+_OF_APPROVALS = ("approve", "reject")
+
+
+def _is_first(entry: Entry, head: RunEntry) -> bool:
+    return isinstance(entry, TurnEntry) if head.direct else isinstance(entry, MessageEntry) and entry.queued is None
