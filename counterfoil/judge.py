@@ -129,7 +129,7 @@ async def _guarded(
     return await admit(env, call, tool, arguments, effective, None if effective == parsed else parsed)
 
 
-def facts_of(env: Env, tool: Tool, arguments: JsonValue) -> Facts:
+def facts_of(env: Env, call: CallState, tool: Tool, arguments: JsonValue) -> Facts:
     """What a policy's conditions see."""
     now = datetime.fromtimestamp(env.effects.now() / 1_000_000, UTC)
     return Facts(
@@ -140,7 +140,7 @@ def facts_of(env: Env, tool: Tool, arguments: JsonValue) -> Facts:
             "id": env.run_id,
             "agent": env.agent,
             "step": max(env.run.turns - 1, 0),
-            "calls": len(env.run.calls),
+            "calls": len(env.run.calls) - len(env.run.batch) + call.index,
             "hour": now.hour,
             "weekday": now.weekday(),
         },
@@ -167,7 +167,9 @@ async def verdict_of(env: Env, call: CallState, tool: Tool, effective: bytes) ->
             return Verdict("deny", None, None, env.policy.revision if env.policy else None, error=error), e
     if env.policy is None:
         return no_policy(tool.read_only, asks), None
-    verdict = env.policy.judge(facts_of(env, tool, loads(effective)), read_only=tool.read_only, needs_approval=asks)
+    verdict = env.policy.judge(
+        facts_of(env, call, tool, loads(effective)), read_only=tool.read_only, needs_approval=asks
+    )
     return (await verdict if isinstance(verdict, Awaitable) else verdict), None
 
 

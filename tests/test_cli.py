@@ -396,7 +396,7 @@ def test_policy_test_says_what_a_policy_would_have_decided(folder: Path) -> None
     limited = run_of("limited")
     (folder / "policy.toml").write_text(POLICY, encoding="utf-8")
     typed = type_("policy", "test", "policy.toml", "--agents", "tests.cli_desk", "--json")
-    assert typed.code == 0
+    assert typed.code == 1
     assert {rule["rule"]: rule["matched"] for rule in typed.data["rules"]} == {
         "small": 1,
         "never-w1": 1,
