@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakValueDictionary
 
@@ -14,7 +15,8 @@ from counterfoil.core.events import Event
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.record import Record
 from counterfoil.core.report import ToolErrorReport
-from counterfoil.core.turn import moment
+from counterfoil.core.states import ENDED
+from counterfoil.core.turn import micros, moment
 from counterfoil.effects import Effects
 from counterfoil.follow import follow
 from counterfoil.hooks import Hooks, join_hooks
@@ -25,6 +27,9 @@ from counterfoil.store import Head, KeptRange, ReportFilter, RunRow, Store
 if TYPE_CHECKING:
     from counterfoil.replay import Replay
     from counterfoil.verify import Verification
+
+PAGE = 500
+"""Rows of runs that are read at once where all of a tenant's are looked at."""
 
 
 class Reading:
@@ -188,6 +193,20 @@ class Reading:
         """Erase the contents of an ended run; digests and sizes stay. Raises NotFound, Conflict."""
         self._check()
         return await self.store.erase(tenant, run_id, self.effects.now())
+
+    async def ended_before(self, when: datetime, *, tenant: str = "default") -> list[str]:
+        """Ids of runs that have ended, and of which nothing was heard since that time: what retention may erase.
+
+        Newest first. A limited run has ended, though it could be resumed.
+        """
+        self._check()
+        at, found = micros(when), list[str]()
+        for status in ENDED:
+            before: str | None = None
+            while page := await self.store.runs(tenant, status=status, limit=PAGE, before=before):
+                found += [row.run_id for row in page if row.updated_at < at]
+                before = page[-1].run_id
+        return sorted(found, reverse=True)
 
     async def approvals(self, run_id: str | None = None, *, tenant: str = "default") -> list[Approval]:
         """What waits for a decision, oldest first. Raises NotFound for an unknown run."""

@@ -437,6 +437,51 @@ def test_erasing_takes_the_contents_and_leaves_the_proof() -> None:
     assert type_("verify", "--json").data["erased"] > 0
 
 
+def older(store: Path, run: str, days: int) -> None:
+    """As if the run had ended so many days ago."""
+    with sqlite3.connect(store) as db:
+        db.execute("UPDATE runs SET updated_at = updated_at - ? WHERE id = ?", (days * 86_400_000_000, run))
+    db.close()
+
+
+def test_retention_erases_the_runs_that_ended_long_enough_ago_and_says_how_many(folder: Path) -> None:
+    old, older_, new, open_ = run_of("hello"), run_of("limited"), run_of("hello"), run_of("desk")
+    for run, days in ((old, 31), (older_, 400), (new, 29), (open_, 31)):
+        older(folder / "shop.db", run, days)
+    typed = type_("erase", "--older-than", "30d", "--json")
+    assert (typed.code, typed.data["runs"]) == (0, 2)
+    assert typed.data["before"].endswith("Z")
+    assert "(erased)" in type_("show", old).out
+    assert "(erased)" in type_("show", older_).out
+    assert "Hello!" in type_("show", new).out
+    assert type_("show", open_).out.count("(erased)") == 0
+    again = type_("erase", "--older-than", "4w", "--yes")
+    assert "of 1 run that ended before" in again.out
+    assert "erased 0 contents of 0 runs" in type_("erase", "--older-than", "28d").out
+    assert type_("verify").code == 0
+
+
+def test_retention_leaves_other_tenants_alone(folder: Path) -> None:
+    run = run_of("hello", "--tenant", "acme")
+    older(folder / "shop.db", run, 31)
+    assert type_("erase", "--older-than", "30d", "--json").data["runs"] == 0
+    assert type_("erase", "--older-than", "30d", "--tenant", "acme", "--json").data["runs"] == 1
+
+
+@pytest.mark.parametrize("age", ["30", "d", "-1d", "1y", "1.5d", "", "999999w"])
+def test_an_age_that_is_none_is_refused(age: str) -> None:
+    run_of("hello")
+    typed = type_("erase", "--older-than", age)
+    assert typed.code == 2
+    assert "--older-than" in typed.err
+
+
+def test_erase_takes_a_run_or_an_age() -> None:
+    run = run_of("hello")
+    assert type_("erase").code == 2
+    assert type_("erase", run, "--older-than", "30d").code == 2
+
+
 # ------------------------------------------------------------------------------------------- wrong use
 
 

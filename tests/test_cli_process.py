@@ -247,3 +247,23 @@ def test_a_chat_on_a_terminal_answers_line_by_line_until_ctrl_d(typed: Any) -> N
     screen.type("\x04")
     assert process.wait(PATIENCE) == 0
     screen.rest()
+
+
+def test_erasing_many_runs_asks_first_on_a_terminal(typed: Any) -> None:
+    assert typed("run", "tests.cli_desk:hello", "Hi").wait(PATIENCE) == 0
+    for answer, code, told in (("n", 1, "nothing was erased"), ("y", 0, "erased 3 contents of 1 run that ended")):
+        screen = Screen()
+        process = typed("erase", "--older-than", "0m", **screen.streams())
+        assert "the contents of 1 run that ended before" in screen.read_until("[y/N]? ")
+        screen.type(f"{answer}\n")
+        assert process.wait(PATIENCE) == code
+        assert told in screen.rest()
+
+
+def test_verify_on_a_terminal_shows_how_far_it_is_and_leaves_its_verdict(typed: Any) -> None:
+    assert typed("run", "tests.cli_desk:hello", "Hi").wait(PATIENCE) == 0
+    screen = Screen()
+    process = typed("verify", **screen.streams())
+    assert " entries read" in screen.read_until("ok: 1 run")
+    assert process.wait(PATIENCE) == 0
+    screen.rest()

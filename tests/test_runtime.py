@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from counterfoil import Caller, DecisionConflict, Limits, NotFound, NotPending, Runtime, ToolContext, ToolResult, tool
 from counterfoil.core.errors import Conflict, DefinitionError, UsageError
 from counterfoil.doors.cli.app import app
-from counterfoil.testing import call, say
+from counterfoil.testing import FrozenEffects, call, say
 from tests.helpers import (
     Child,
     Gate,
@@ -608,5 +608,31 @@ def test_an_agent_that_comes_late_has_its_runs_taken_up_too(tmp_path):
             while (await run.refresh()).status != "completed":
                 await asyncio.sleep(0.001)
             assert len(seen) == 1
+
+    go(main())
+
+
+@both
+def test_runs_that_ended_before_a_time_are_told_and_no_others(place):
+    effects = FrozenEffects()
+    pay, _ = counted(needs_approval=True)
+    desk, asks = agent([say("Done.")]), agent([call("count", id="a")], pay, name="asks")
+
+    async def main():
+        async with place.open(desk, asks, effects=effects) as runtime:
+            old = await (await runtime.start("desk", "Go on")).wait()
+            await (await runtime.start("asks", "Go on")).wait()
+            await (await runtime.start("desk", "Go on", caller=Caller(tenant="acme"))).wait()
+            cancelled = await runtime.start("asks", "Go on")
+            await cancelled.wait()
+            await cancelled.cancel()
+            await cancelled.wait()
+            effects.advance(3600)
+            when = datetime.fromtimestamp(effects.now() / 1_000_000, UTC) - timedelta(seconds=1800)
+            new = await (await runtime.start("desk", "Go on")).wait()
+            assert await runtime.ended_before(when) == [cancelled.id, old.id]
+            assert new.id in await runtime.ended_before(when + timedelta(days=1))
+            await runtime.send(old.id, "Are you there?")
+            assert await runtime.ended_before(when) == [cancelled.id]
 
     go(main())

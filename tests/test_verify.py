@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from counterfoil.adapters.stores.memory import MemoryStore
+from counterfoil.adapters.stores.postgres import open_store
 from counterfoil.adapters.stores.sqlite import SqliteStore
 from counterfoil.core.call_entries import DecidedEntry, ResultEntry
 from counterfoil.core.codec import chain
@@ -109,8 +110,10 @@ async def opened(store: Store) -> AsyncIterator[Store]:
         await store.close()
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    if request.param == "postgres":
+        return open_store(request.getfixturevalue("postgres").fresh())
     return MemoryStore() if request.param == "memory" else SqliteStore(str(tmp_path / "shop.db"))
 
 

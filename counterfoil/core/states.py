@@ -12,6 +12,9 @@ from counterfoil.core.record import CallState, RunState
 OPEN = frozenset({"running", "paused"})
 """A run with one of these goes on, or can."""
 
+ENDED = ("completed", "limited", "cancelled", "failed")
+"""All other statuses."""
+
 STATUS_OF: Mapping[str, str] = {
     "tool": "completed",
     "vote": "completed",

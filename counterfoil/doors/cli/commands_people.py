@@ -1,13 +1,18 @@
 """Commands of people: what waits, decisions, messages, the end of a run, erasure."""
 
+import re
 from collections.abc import Awaitable, Callable
-from typing import Annotated
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Final
 
 import typer
 
 from counterfoil.agent import Agent
 from counterfoil.core.approval import Approval
+from counterfoil.core.errors import Conflict
+from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.result import ToolResult
+from counterfoil.core.wire import date_json
 from counterfoil.doors import wiring
 from counterfoil.doors.cli.common import RunArgument, Session, command, find_call, find_run
 from counterfoil.doors.cli.errors import Code, Stop
@@ -15,8 +20,9 @@ from counterfoil.doors.cli.live import Follower, drive, json_object, print_end
 from counterfoil.doors.cli.load import load_agent
 from counterfoil.doors.cli.plain import line
 from counterfoil.doors.cli.terminal import Terminal
-from counterfoil.doors.cli.view import approval_lines, of_run
+from counterfoil.doors.cli.view import approval_lines, counted, of_run, when
 from counterfoil.run import Run
+from counterfoil.runtime import Runtime
 
 __all__ = ["app"]
 
@@ -257,24 +263,73 @@ async def send(
 @command(app)
 async def erase(
     session: Session,
-    run: RunArgument,
+    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="Of this run, which has ended.")] = None,
     *,
+    older_than: Annotated[
+        str | None,
+        typer.Option("--older-than", metavar="AGE", help="Of every run that ended longer ago: 12h, 30d, 8w."),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask on the terminal.")] = False,
 ) -> int:
-    """Erase what was written in an ended run.
+    """Erase what was written in an ended run, or in all of the tenant that are older than that.
 
     What people, models and tools wrote goes for ever; digests and sizes stay.
     """
+    if (run is None) == (older_than is None):
+        raise Stop("name a RUN, or an age such as --older-than 30d")
+    before = None if older_than is None else _cutoff(older_than)
     async with session.reader() as runtime:
-        found = await find_run(session, runtime, run)
-        terminal = Terminal(session.out)
-        if terminal.attended and not yes:
-            answer = await terminal.line(f"erase the contents of run {found.id} for ever [y/N]? ")
-            if (answer or "").strip().lower() not in ("y", "yes"):
-                raise Stop("nothing was erased", Code.FAILED)
-        count = await runtime.erase(found.id, tenant=session.tenant)
+        if before is not None:
+            runs = await runtime.ended_before(before, tenant=session.tenant)
+            what = f"{counted(len(runs), 'run')} that ended before {when(before, day=True)} UTC"
+        else:
+            runs = [(await find_run(session, runtime, str(run))).id]
+            what = f"run {runs[0]}"
+        if runs:
+            await _sure(session, what, yes=yes)
+        contents = [await _erased(session, runtime, run_id, all_=before is not None) for run_id in runs]
+    count, erased = sum(contents), sum(one > 0 for one in contents)
     if session.json:
-        session.out.data({"runId": found.id, "erased": count})
+        whose: dict[str, JsonValue] = {"runId": runs[0]} if before is None else {"before": date_json(before)}
+        session.out.data({**whose, "runs": erased, "erased": count})
     else:
-        session.out.say(f"erased {count} contents of run {found.id}; their digests stay")
+        session.out.say(
+            f"erased {counted(count, 'content')} of {_of_how_many(what, erased, before)}; their digests stay"
+        )
     return Code.DONE
+
+
+def _of_how_many(what: str, erased: int, before: datetime | None) -> str:
+    return what if before is None else f"{counted(erased, 'run')} that ended before {when(before, day=True)} UTC"
+
+
+async def _sure(session: Session, what: str, *, yes: bool) -> None:
+    """Ask on a terminal. Raises Stop where the answer is not yes."""
+    terminal = Terminal(session.out)
+    if terminal.attended and not yes:
+        answer = await terminal.line(f"erase the contents of {what} for ever [y/N]? ")
+        if (answer or "").strip().lower() not in ("y", "yes"):
+            raise Stop("nothing was erased", Code.FAILED)
+
+
+async def _erased(session: Session, runtime: Runtime, run_id: str, *, all_: bool) -> int:
+    try:
+        return await runtime.erase(run_id, tenant=session.tenant)
+    except Conflict:
+        if not all_:
+            raise
+        return 0  # it was resumed since it was looked for
+
+
+_UNITS: Final = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def _cutoff(text: str) -> datetime:
+    """When that age began. Raises Stop for what is no age."""
+    found = re.fullmatch(r"(\d{1,6})([mhdw])", text.strip())
+    if found is None:
+        raise Stop(f"--older-than: expected a number and one of m, h, d, w, such as 30d, got {text!r:.80}")
+    try:
+        return datetime.now(UTC) - timedelta(**{_UNITS[found[2]]: int(found[1])})
+    except OverflowError:
+        raise Stop(f"--older-than: {text!r:.80} is longer ago than the calendar reaches") from None
