@@ -261,25 +261,19 @@ class Replaying:
         """Drive it as far as the record goes."""
         self._log.queue(-1)
         self._log.cancel_if_due()
-        resumed = False
         while True:
             try:
-                status = await self._drive(resumed=resumed)
+                status = await self._drive()
             except _Over:
                 return self._time_is_up()
-            resumed = False
-            if status == "paused":
-                if not self._next_word():
-                    return None
-            elif status == "limited" and self._script.resumed:
+            if status == "limited" and self._script.resumed:
                 entry = self._script.resumed.popleft()
                 self._effects.reach(entry.at)
                 self._log.put(entry)
-                resumed = True
-            else:
+            elif status != "paused" or not self._next_word():
                 return None
 
-    def _drive(self, *, resumed: bool) -> Awaitable[str]:
+    def _drive(self) -> Awaitable[str]:
         self._epoch += 1
         # What others wrote in the pause is there before the driver looks.
         for entry in self._log.mine:
@@ -291,7 +285,6 @@ class Replaying:
             store=cast("Store", self._log), effects=self._effects, pool=self._pool, hub=self._hub, locks=self._locks,
             slots=self._slots, hooks=self._hooks, deps=self._deps, builtin=self._builtin,
         )  # fmt: skip  # rows by what belongs together
-        drive.resumed = resumed
         self._log.notify = drive.notify
         return drive.go()
 

@@ -7,7 +7,7 @@ import pytest
 from counterfoil import Agent, Caller, Change, Hooks, Limits, Policy, Rule, Run, Runtime, Skip, ToolContext, tool
 from counterfoil.core.errors import NotFound, UsageError
 from counterfoil.replay import Replay, replay
-from counterfoil.testing import call, say
+from counterfoil.testing import FrozenEffects, call, say
 from tests.helpers import Place, agent, both, broken, counted, fine, go, requests, told
 from tests.marks import law
 from tests.records import Book
@@ -106,6 +106,8 @@ def test_a_call_without_a_model_has_no_step() -> None:
             run = await runtime.call("desk", "count", {"n": 3})
             again = await runtime.replay(run.id)
             assert (again.steps, again.ok, len(seen)) == ((), True, 1)
+            del runtime.agents["desk"]
+            assert (await runtime.replay(run.id)).steps == ()
 
     go(main())
 
@@ -225,23 +227,27 @@ def test_another_verdict_of_todays_policy_is_named(rules: list[Rule], found: lis
 
 
 def test_a_policy_sees_the_hour_the_step_and_the_caller_of_then() -> None:
-    count, _ = counted()
+    effects = FrozenEffects()
     seen: list[Any] = []
 
     def look(facts: Any) -> bool:
         seen.append((facts.caller["user"], facts.run["step"], facts.run["calls"], facts.run["hour"]))
         return True
 
-    desk = agent(
-        [call("count", n=1), [call("count", n=2)], say("Done.")], count, policy=Policy([Rule("r", "allow", when=look)])
-    )
+    def later(_: Any) -> Any:
+        effects.advance(7200)
+        return [call("count", n=2), call("count", n=3)]
+
+    policy = Policy([Rule("r", "allow", when=look)])
+    desk = agent([[call("count", n=1)], later, say("Done.")], counted()[0], policy=policy)
 
     async def main() -> None:
-        async with Runtime(agents=[desk]) as runtime:
+        async with Runtime(agents=[desk], effects=effects) as runtime:
             run = await ended(runtime, desk, caller=Caller(user="ada"))
-            then = list(seen)
+            assert seen == [("ada", 0, 0, 12), ("ada", 1, 1, 14), ("ada", 1, 2, 14)]
+            effects.advance(7200)
             assert (await runtime.replay(run.id)).ok
-            assert seen == [*then, *then]
+            assert seen[3:] == seen[:3]
 
     go(main())
 

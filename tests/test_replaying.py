@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +12,19 @@ import pytest
 from counterfoil import Agent, Limits, Policy, Rule, Run, Runtime, ToolContext, ToolResult, tool
 from counterfoil.core.entries import Entry
 from counterfoil.hooks import HookList
-from counterfoil.model import ModelEvent, ModelRequest, ModelTurn
+from counterfoil.model import ModelCall, ModelEvent, ModelRequest, ModelTurn
 from counterfoil.past import Past
 from counterfoil.replay import Replay, replay_with
 from counterfoil.testing import FrozenEffects, call, say
-from tests.helpers import Gate, agent, broken, counted, fine, go, outcomes, pending, until
+from tests.helpers import SOON, Gate, Place, agent, arrives, broken, counted, fine, go, outcomes, pending, until
+
+
+def leave_a_mark(folder: str) -> str:
+    """Leave one more file."""
+    path = Path(folder)
+    (path / str(len(list(path.iterdir())))).touch()
+    return "left"
+
 
 PAIR = [[call("count", n=1, id="a"), call("count", n=2, id="b")], say("Done.")]
 
@@ -100,6 +109,31 @@ def test_an_approval_that_expired_then_expires_again() -> None:
     go(main())
 
 
+def test_a_decision_that_came_in_time_comes_in_time_again() -> None:
+    effects = FrozenEffects()
+    gate = Gate()
+    count, _ = counted()
+    policy = Policy([Rule("count", "ask", "count", expires_in=60), Rule("work", "allow", "work")])
+    desk = agent(
+        [[call("work", at="one", id="w"), call("count", id="c")], say("Done.")], gate.tool(), count, policy=policy
+    )
+
+    async def main() -> None:
+        async with Runtime(agents=[desk], effects=effects) as runtime:
+            run = await runtime.start(desk, "Go on")
+            await gate.began("one")
+            await until(lambda: run.calls[1].approval is not None)
+            await run.approve("c", by="grace")
+            await until(lambda: run.calls[1].state == "settled")
+            effects.advance(100)
+            gate.open("one")
+            await run.wait()
+            assert outcomes(run) == {"w": "Succeeded", "c": "Succeeded"}
+            assert (await again(runtime, run)).differences == ()
+
+    go(main())
+
+
 def test_a_call_that_asks_now_goes_on_as_the_record_says() -> None:
     count, _ = counted()
     asks, seen = counted(needs_approval=True)
@@ -142,6 +176,46 @@ def test_a_cancel_comes_between_the_same_calls_as_then() -> None:
     go(main())
 
 
+def test_a_cancel_comes_when_as_many_calls_had_ended_as_then() -> None:
+    gate = Gate()
+    turn = [call("first", at="one", id="one"), call("work", at="two", id="two"), call("work", at="three", id="three")]
+    desk = agent([turn, say("Never.")], gate.tool("first", sequential=True), gate.tool())
+
+    async def main() -> None:
+        async with Runtime(agents=[desk]) as runtime:
+            run = await runtime.start(desk, "Go on")
+            gate.open("one", "two")
+            await gate.began("three")
+            await until(lambda: len(run.results) == 2)
+            await run.cancel()
+            await run.wait()
+            assert outcomes(run) == {"one": "Succeeded", "two": "Succeeded", "three": "Cancelled"}
+            assert (await again(runtime, run)).differences == ()
+
+    go(main())
+
+
+def test_a_call_that_was_cancelled_while_it_waited_for_a_lock_did_not_run() -> None:
+    gate = Gate()
+    hold = gate.tool("hold", lock="the lock")
+    first, second = (agent([[call("hold", at=at, id=at)]], hold, name=at) for at in ("one", "two"))
+
+    async def main() -> None:
+        async with Runtime(agents=[first, second]) as runtime:
+            holder = await runtime.start(first, "Go on")
+            await gate.began("one")
+            run = await runtime.start(second, "Go on")
+            await until(lambda: run.calls)
+            await run.cancel()
+            await run.wait()
+            made = await again(runtime, run)
+            assert (made.differences, gate.log) == ((), ["+one"])
+            gate.open("one")
+            await holder.wait()
+
+    go(main())
+
+
 def test_a_cancel_in_a_pause_and_one_before_the_first_turn_come_there() -> None:
     count, _ = counted(needs_approval=True)
     desk = agent(PAIR, count)
@@ -176,6 +250,23 @@ def test_a_message_into_the_run_is_delivered_where_it_was() -> None:
             made = await again(runtime, run)
             assert made.differences == ()
             assert [m["content"] for m in made.steps[1].messages()][1:] == ["one done", "And hurry"]
+
+    go(main())
+
+
+@pytest.mark.parametrize("kind", ["sqlite"])
+def test_a_message_that_came_before_the_first_turn_is_delivered_before_it(place: Place) -> None:
+    desk = agent([say("Done.")])
+
+    async def main() -> None:
+        async with place.open() as people:
+            run = await people.start("desk", "Go on")
+            await run.send("And hurry")
+            async with place.open(desk) as runtime:
+                await arrives(run, "completed")
+                made = await again(runtime, run)
+                assert [m["content"] for m in made.steps[0].messages()] == ["Go on", "And hurry"]
+                assert made.differences == ()
 
     go(main())
 
@@ -238,6 +329,24 @@ def test_a_runs_time_is_up_when_it_was() -> None:
     go(main())
 
 
+def test_time_that_is_up_while_the_model_is_asked_ends_the_run_again() -> None:
+    class Slow:
+        async def respond(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+            if request.turns:
+                await asyncio.sleep(SOON)
+            yield ModelTurn("", (ModelCall("a", "fine", "{}"),), "calls")
+
+    desk = Agent("desk", Slow(), tools=[fine])
+
+    async def main() -> None:
+        async with Runtime(agents=[desk]) as runtime:
+            run = await (await runtime.start(desk, "Go on", limits=Limits(seconds=0.2))).wait()
+            assert (run.status, run.steps) == ("limited", 1)
+            assert (await again(runtime, run)).differences == ()
+
+    go(main())
+
+
 def test_a_model_that_failed_then_fails_again() -> None:
     desk = agent([[call("fine", id="a")]], fine)
 
@@ -280,6 +389,20 @@ def test_results_kept_apart_failures_votes_and_memos_are_those_on_record() -> No
             assert "read_result" in [t.name for t in made.steps[1].request.tools]
 
     go(main())
+
+
+def test_a_body_in_a_process_of_its_own_does_not_run_either(tmp_path: Path) -> None:
+    leave = tool(isolation="process")(leave_a_mark)
+    desk = agent([[call("leave_a_mark", folder=str(tmp_path), id="a")], say("Done.")], leave)
+
+    async def main() -> None:
+        async with Runtime(agents=[desk]) as runtime:
+            run = await (await runtime.start(desk, "Go on")).wait()
+            assert outcomes(run) == {"a": "Succeeded"}
+            assert (await again(runtime, run)).differences == ()
+
+    go(main())
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_ids_that_we_gave_are_those_on_record() -> None:
