@@ -9,7 +9,7 @@ FIND := for python in $(PYTHON) python3.11 python3.12 python3.13 python3.14 pyth
 ARGS ?=
 JOBS ?= auto
 
-.PHONY: help demo test check soak bench record-demo clean
+.PHONY: help demo test check soak bench bench-peers record-demo clean
 .DELETE_ON_ERROR:
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo "make check              lint, format, types and floors"
 	@echo "make soak [ARGS=...]    workers on one file, killed and frozen for two minutes"
 	@echo "make bench              what a tool call costs"
+	@echo "make bench-peers        environments of the frameworks that it measures beside"
 	@echo "make record-demo        records the small model's turns for machines that cannot run it"
 	@echo "make clean              removes what the others made"
 
@@ -38,6 +39,9 @@ soak: $(VENV)/test.stamp
 
 bench: $(VENV)/test.stamp
 	@$(BIN)/python bench/run.py $(ARGS)
+
+bench-peers: $(VENV)/made.stamp
+	@$(BIN)/python bench/peers/setup.py
 
 record-demo: $(VENV)/demo.stamp $(VENV)/model.stamp
 	@$(BIN)/counterfoil demo --record $(ARGS)

@@ -11,6 +11,7 @@ import json
 import os
 import pstats
 import resource
+import shutil
 import sys
 import tempfile
 import time
@@ -20,12 +21,13 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE)]
 sys.modules.pop("core", None)
-import core  # noqa: E402  # the harness's own, found by the path above
+import commits  # noqa: E402  # found by the path above
+import core  # noqa: E402  # the harness's own
 
 
 def adapter(name: str) -> object:
-    """The module of a floor or of ours."""
-    folder = "floors" if (HERE / "floors" / f"{name}.py").exists() else "adapters"
+    """The module of a floor, a peer or of ours."""
+    folder = next(f for f in ("floors", "adapters", "peers") if (HERE / f / f"{name}.py").exists())
     return importlib.import_module(f"{folder}.{name}")
 
 
@@ -48,7 +50,7 @@ async def piece(module: object, built: object, spec: core.Spec, scripts: list[co
 
 
 async def measure(options: argparse.Namespace) -> dict[str, object]:
-    """The best of several pieces, in microseconds a call."""
+    """The best of several pieces, in microseconds a call; the commits of a further one."""
     spec = core.WORKLOADS[options.workload]
     if options.steps:
         spec = replace(spec, steps=options.steps)
@@ -66,7 +68,7 @@ async def measure(options: argparse.Namespace) -> dict[str, object]:
     base = spec.concurrency
     profile = cProfile.Profile() if options.profile else None
     until = time.perf_counter() + options.seconds
-    while len(cpu) < 3 or time.perf_counter() < until:
+    while len(cpu) < options.pieces or time.perf_counter() < until:
         scripts = [core.Script(p) for p in plans]
         gc.collect()
         t, c = time.perf_counter(), time.process_time()
@@ -83,8 +85,14 @@ async def measure(options: argparse.Namespace) -> dict[str, object]:
     found: dict[str, object] = {"adapter": options.adapter, "workload": spec.name, "cpu": min(cpu), "wall": min(wall)}
     if profile:
         found["function_calls"] = pstats.Stats(profile).total_calls / spec.calls
+    if spec.durable is not None:
+        counted = commits.Postgres() if "pg" in options.adapter.split("_") else commits.Sqlite(spec.durable)
+        await piece(module, built, spec, [core.Script(p) for p in plans], base)
+        found["commits"] = counted.since() / spec.calls
     if hasattr(module, "close"):
         await module.close(built)
+    if spec.durable is not None:
+        shutil.rmtree(spec.durable, ignore_errors=True)
     found["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return found
 
@@ -95,6 +103,7 @@ if __name__ == "__main__":
     parser.add_argument("workload", choices=core.WORKLOADS)
     parser.add_argument("--steps", type=int)
     parser.add_argument("--seconds", type=float, default=0.4)
+    parser.add_argument("--pieces", type=int, default=3, help="at least")
     parser.add_argument("--profile", action="store_true", help="count function calls; one piece, slowed down")
     print(json.dumps(asyncio.run(measure(parser.parse_args()))), flush=True)
     os._exit(0)  # the floors' threads need no farewell

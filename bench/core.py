@@ -52,6 +52,8 @@ WORKLOADS = {
         Spec("W5t", 20, tool="big_text"),
         Spec("W6", 50, durable=""),
         Spec("W6c", 10, concurrency=50, durable=""),
+        Spec("D1", 50, durable=""),
+        Spec("D16", 25, concurrency=16, durable=""),
         Spec("W7", 400),
     )
 }

@@ -355,14 +355,76 @@ def test_a_waiter_that_is_cancelled_disturbs_nobody(url):
     using(url, body)
 
 
-def test_more_tasks_than_connections_take_turns(url):
+def test_a_commit_that_nobody_waits_for_any_more_is_on_record(url):
+    async def body(one):
+        two = open_store(url)
+        await two.open()
+        lease = await claimed(one)
+
+        async def leave(step):
+            write = asyncio.ensure_future(one.commit(lease, [r.turn(step=step)]))
+            await asyncio.sleep(0)
+            write.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await write
+
+        await leave(0)
+        assert await one.commit(lease, [r.turn(step=1)]) == 4
+        # What this store knows is old, so its statement writes nothing, and nobody is there to see it.
+        await two.post("acme", "run-1", r.queued("run-1"))
+        await leave(2)
+        assert await one.commit(lease, [r.turn(step=3)]) == 7
+        assert (await kinds(one))[2:] == ["turn", "turn", "queued", "turn", "turn"]
+        await two.close()
+        await intact(one)
+
+    using(url, body)
+
+
+def test_an_end_is_one_statement_with_its_entries_and_frees_the_interaction(url):
+    async def body(store):
+        lease = await claimed(store)
+        await store.commit(lease, [r.turn(calls=0, text="Bye"), r.ended()], change=StatusChange("completed", "answer"))
+        row = await store.run("acme", "run-1")
+        assert (row.status, row.ended_by, row.owner, row.runnable) == ("completed", "answer", None, False)
+        with pytest.raises(Fenced):
+            await store.commit(lease, [r.turn()])
+        await claimed(store, "run-2", new_interaction=False)
+        assert await kinds(store) == ["run", "message", "turn", "ended", "run", "message"]
+        await intact(store)
+
+    using(url, body)
+
+
+def test_runs_that_write_at_once_share_transactions(url):
+    async def body(store):
+        leases = [await claimed(store, f"run-{i}", f"talk-{i}") for i in range(16)]
+        counting = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
+
+        async def drive(lease):
+            for step in range(20):
+                await store.commit(lease, [r.turn(lease.run_id, step=step)])
+
+        ((before,),) = sql(url, counting)
+        await asyncio.gather(*map(drive, leases))
+        ((after,),) = sql(url, counting)
+        assert after - before <= 16 * 20 / 4
+        await intact(store)
+
+    using(url, body)
+
+
+@pytest.mark.parametrize("pool", [1, 2])
+def test_more_tasks_than_connections_take_turns(url, pool):
     async def body(store):
         leases = await asyncio.gather(*(claimed(store, f"run-{i}", f"talk-{i}") for i in range(50)))
         await asyncio.gather(*(store.commit(lease, [r.turn(lease.run_id)]) for lease in leases))
         await asyncio.gather(*(store.run("acme", f"run-{i}") for i in range(50)))
+        both = [(store.commit(lease, [r.turn(lease.run_id, step=1)]), store.run("acme", "run-1")) for lease in leases]
+        await asyncio.gather(*(work for pair in both for work in pair))
         await intact(store)
 
-    using(url, body, pool=1)
+    using(url, body, pool=pool)
 
 
 def test_a_worker_that_was_silent_for_an_hour_is_forgotten(url):
@@ -556,6 +618,25 @@ def test_a_row_that_another_session_holds_is_not_waited_for_for_ever(url, monkey
                 await store.commit(lease, [r.turn()])
             await other.execute("ROLLBACK")
         assert await store.commit(lease, [r.turn()]) == 3
+
+    using(url, body)
+
+
+def test_a_row_that_another_session_holds_fails_its_own_commit_alone(url, monkeypatch):
+    monkeypatch.setattr(database, "BUSY_SECONDS", 1)
+
+    async def body(store):
+        leases = [await claimed(store, f"run-{i}", f"talk-{i}") for i in range(4)]
+        async with store._pool.connection() as other:
+            await other.execute("BEGIN")
+            await other.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
+            await other.execute(SQL["touch"], (2,))
+            writes = [store.commit(lease, [r.turn(lease.run_id)]) for lease in leases]
+            ends = await asyncio.gather(*writes, return_exceptions=True)
+            await other.execute("ROLLBACK")
+        assert [ends[0], *ends[2:]] == [3, 3, 3]
+        assert isinstance(ends[1], StoreError)
+        await intact(store)
 
     using(url, body)
 

@@ -36,11 +36,16 @@ class Scripted:
             yield ModelTurn(calls=tuple(ModelCall(c.id, c.name, c.args_json) for c in calls), stop="calls")
 
 
-async def build(spec):
+def clerk(spec):
+    """The agent of a workload."""
     inline = 50_000_000 if spec.tool.startswith("big") else Limits().keep_apart_bytes
     limits = Limits(steps=None, calls=None, keep_apart_bytes=inline)
     tools = [tool(core.TOOLS[spec.tool])]
-    agent = Agent("clerk", model=Scripted(), instructions=core.SYSTEM, tools=tools, limits=limits)
+    return Agent("clerk", model=Scripted(), instructions=core.SYSTEM, tools=tools, limits=limits)
+
+
+async def build(spec):
+    agent = clerk(spec)
     if spec.durable is None:
         return agent, None
     runtime = Runtime(f"sqlite:///{Path(spec.durable, 'ours.db')}", agents=[agent])

@@ -6,22 +6,26 @@ Any other is a transaction that locks the interaction, reads what it needs and c
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import struct
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
-from counterfoil.adapters.stores.postgres.database import SQL, Db
+from counterfoil.adapters.stores.postgres.database import SQL, Db, as_text, explain
 from counterfoil.adapters.stores.postgres.known import SETTLED, Held, Known, KnownRun, Talk, hold, learn, named
-from counterfoil.adapters.stores.postgres.pool import Appended, Pool, fetch, send
+from counterfoil.adapters.stores.postgres.lane import Appended
+from counterfoil.adapters.stores.postgres.pool import Pool, fetch, send
 from counterfoil.core.call_entries import CallEntry, ResultEntry, StartEntry, WaitingEntry
 from counterfoil.core.codec import chain, encode
 from counterfoil.core.entries import Entry, TurnEntry
 from counterfoil.core.errors import Fenced, UsageError
 from counterfoil.core.jsontext import dumps
 from counterfoil.core.report import ToolErrorReport
+from counterfoil.core.states import OPEN
 from counterfoil.store import Behind, KeptText, Lease, StatusChange
 
-Row: TypeAlias = tuple[object, ...]
+Row: TypeAlias = tuple[Any, ...]
 
 PIECE_BYTES = 64 * 1024
 """Bytes of one piece of a text kept apart, at most: what a read of a few characters costs."""
@@ -31,7 +35,8 @@ SMALL = 256 * 1024
 """Bytes that go along with others' commits, at most."""
 _CONTINUES = range(0x80, 0xC0)
 """Bytes of UTF-8 that go on with a character."""
-_COLUMNS = 11
+_TYPES = ("bigint", "bigint", "text", "bigint", "bigint", "bigint", "bigint", "bigint", "bytea", "bytea", "bytea")
+"""Of the columns of an entry."""
 
 
 def rows_for(talk: Talk, run: int, entries: Sequence[Entry]) -> list[Row]:
@@ -72,24 +77,47 @@ class Commit(NamedTuple):
 
 async def commit(pool: Pool, known: Known, what: Commit) -> int:
     """See `Store.commit`."""
-    lease = what.lease
-    async with known.turn(lease.tenant, lease.interaction_id):
-        talk = known.get(lease.tenant, lease.interaction_id)
-        run = None if talk is None else talk.runs.get(lease.run_id)
-        if talk is not None and run is not None and _is_plain(what, talk, run):
-            last = await _at_once(pool, known, what, talk, run)
-            if last is not None:
-                return last
-        try:
-            return await pool.transact(lambda db: _checked(db, known, what))
-        except BaseException:
-            known.forget(lease.tenant, lease.interaction_id)
-            raise
+    key = (what.lease.tenant, what.lease.interaction_id)
+    if not known.take(key):
+        return await pool.finish(_in_turn(pool, known, what))
+    job = None
+    try:
+        job = _at_once(pool, known, what, whole=True)
+    finally:
+        if job is None:
+            known.give(key)
+    if job is None:
+        return await pool.finish(_in_turn(pool, known, what))
+    if await job.future:
+        return job.last
+    return await asyncio.shield(cast("asyncio.Task[int]", job.again))
+
+
+async def _in_turn(pool: Pool, known: Known, what: Commit) -> int:
+    await known.turn((what.lease.tenant, what.lease.interaction_id))
+    return await _write(pool, known, what)
+
+
+async def _write(pool: Pool, known: Known, what: Commit) -> int:
+    """Do it by whoever's turn it is, and give the turn on."""
+    key = (what.lease.tenant, what.lease.interaction_id)
+    try:
+        job = _at_once(pool, known, what, whole=False)
+        if job is not None and await job.future:
+            return job.last
+        return await pool.transact(lambda db: _checked(db, known, what))
+    except BaseException:
+        known.forget(*key)
+        raise
+    finally:
+        known.give(key)
 
 
 def _is_plain(what: Commit, talk: Talk, run: KnownRun) -> bool:
-    """Entries alone, by whoever holds the run as far as is known, and no approval has to do with them."""
-    if what.change is not None or what.reports or what.kept or run.is_asking or not 0 < len(what.entries) <= FEW:
+    """Entries, and the run's end, by whoever holds it as far as is known; no approval has to do with them."""
+    if what.reports or what.kept or run.is_asking or not 0 < len(what.entries) <= FEW:
+        return False
+    if what.change is not None and what.change.status in OPEN:
         return False
     if run.epoch != what.lease.epoch or not run.owned or what.expect not in (None, talk.entry):
         return False
@@ -99,9 +127,46 @@ def _is_plain(what: Commit, talk: Talk, run: KnownRun) -> bool:
     return True
 
 
-async def _at_once(pool: Pool, known: Known, what: Commit, talk: Talk, run: KnownRun) -> int | None:
-    """Append by one statement; None: something is otherwise by now, and nothing was written."""
+class _Job(Appended):
+    """A commit of an interaction that is known: its entries, and what is known once they are on record."""
+
+    __slots__ = ("after", "again", "known", "last", "new", "pool", "run", "what", "whole")
+
+    def __init__(
+        self, values: list[bytes | None], pool: Pool, known: Known, what: Commit, new: Talk, run: KnownRun,
+        after: Mapping[tuple[int, int], int], *, whole: bool,
+    ) -> None:  # fmt: skip  # rows by what belongs together
+        super().__init__(new.number, _append_sql(len(what.entries), ends=what.change is not None), values)
+        self.pool, self.known, self.what, self.new, self.run, self.after = pool, known, what, new, run, after
+        self.whole = whole
+        """It is the whole write: it sees to the turn, and to what is to be done if the statement writes nothing."""
+        self.again: asyncio.Task[int] | None = None
+        """The write once more: something was otherwise by then."""
+        self.last = new.entry
+
+    def ended(self, *, done: bool, error: BaseException | None) -> None:
+        lease = self.what.lease
+        if done:
+            self.run.calls.update(self.after)
+            self.new.version += 1
+            run = None if self.what.change is not None else self.run
+            self.known.wrote(lease.tenant, lease.interaction_id, self.new, lease.run_id, run)
+        else:
+            self.known.forget(lease.tenant, lease.interaction_id)
+        if self.whole and (done or error is not None):
+            self.known.give((lease.tenant, lease.interaction_id))
+        elif self.whole:
+            # Whether or not somebody waits: a write is done to its end.
+            self.again = self.pool.start(_write(self.pool, self.known, self.what))
+
+
+def _at_once(pool: Pool, known: Known, what: Commit, *, whole: bool) -> _Job | None:
+    """Have it appended by one statement, which writes nothing if something is otherwise by now; None: it cannot be."""
     lease = what.lease
+    talk = known.get(lease.tenant, lease.interaction_id)
+    run = None if talk is None else talk.runs.get(lease.run_id)
+    if talk is None or run is None or not _is_plain(what, talk, run):
+        return None
     try:
         after = check(run, lease.run_id, what.entries, {})
     except Fenced:
@@ -109,32 +174,51 @@ async def _at_once(pool: Pool, known: Known, what: Commit, talk: Talk, run: Know
         return None
     new = Talk(talk.number, talk.version, talk.entry, talk.hash, talk.following)
     rows = rows_for(new, run.number, what.entries)
-    if sum(len(value) for row in rows for value in row if isinstance(value, bytes)) > SMALL:
-        return None
-    values = [talk.number, talk.version, new.entry, new.hash, new.following, *(v for row in rows for v in row)]
     try:
-        done = await pool.append(Appended(talk.number, _append_sql(len(rows)), values))
-    except BaseException:
-        known.forget(lease.tenant, lease.interaction_id)
-        raise
-    if not done:
-        known.forget(lease.tenant, lease.interaction_id)
+        values: list[bytes | None] = [
+            _number(talk.number), _number(talk.version), _number(new.entry), new.hash, _number(new.following)
+        ]  # fmt: skip  # as the statement begins
+        end = what.change
+        if end is not None:
+            values += (
+                _number(run.number), as_text(end.status), None if end.ended_by is None else as_text(end.ended_by),
+                None if end.wake_at is None else _number(end.wake_at), _number(what.entries[-1].at),
+            )  # fmt: skip  # as it goes on where it ends the run
+        size = 0
+        for place, of, kind, step, idx, slot, sequence, following, body, content, digest in rows:
+            size += len(body) + (0 if content is None else len(content))
+            values += (
+                _number(place), _number(of), kind.encode(), None if step is None else _number(step),
+                None if idx is None else _number(idx), None if slot is None else _number(slot),
+                _number(sequence), _number(following), body, content, digest,
+            )  # fmt: skip  # a row of the statement
+    except struct.error as error:
+        raise explain(error, "") from error
+    if size > SMALL:
         return None
-    run.calls.update(after)
-    new.version += 1
-    known.wrote(lease.tenant, lease.interaction_id, new, lease.run_id, run)
-    return new.entry
+    job = _Job(values, pool, known, what, new, run, after, whole=whole)
+    pool.lane.add(job)
+    return job
+
+
+_number = struct.Struct(">q").pack
 
 
 @functools.cache
-def _append_sql(rows: int) -> str:
+def _append_sql(rows: int, *, ends: bool) -> str:
     """The statement that appends so many rows if the interaction has the version that was known."""
-    types = ("bigint", "bigint", "text", "bigint", "bigint", "bigint", "bigint", "bigint", "bytea", "bytea", "bytea")
-    lines = []
-    for i in range(rows):
-        first = 6 + i * _COLUMNS
-        lines.append("(" + ", ".join(f"${first + c}::{types[c]}" for c in range(_COLUMNS)) + ")")
-    return SQL["append_if"].replace("ROWS", ", ".join(lines))
+    return SQL["append_and_end_if" if ends else "append_if"].replace("ROWS", _parameters(11 if ends else 6, rows))
+
+
+@functools.cache
+def _insert_sql(rows: int) -> str:
+    return SQL["append"].replace("ROWS", _parameters(1, rows))
+
+
+def _parameters(first: int, rows: int) -> str:
+    """A list of rows of parameters, from one number on."""
+    starts = range(first, first + rows * len(_TYPES), len(_TYPES))
+    return ", ".join("(" + ", ".join(f"${at + i}::{kind}" for i, kind in enumerate(_TYPES)) + ")" for at in starts)
 
 
 async def _checked(db: Db, known: Known, what: Commit) -> int:
@@ -167,9 +251,19 @@ async def _checked(db: Db, known: Known, what: Commit) -> int:
 
 async def append(db: Db, talk: Talk, run: int, entries: Sequence[Entry]) -> None:
     """Append to an interaction that is held; ``talk`` is its row from then on."""
-    rows = rows_for(talk, run, entries)
-    for row in rows:
-        await send(db, "append", *row)
+    await insert(db, rows_for(talk, run, entries))
+    await move(db, talk)
+
+
+async def insert(db: Db, rows: Sequence[Row]) -> None:
+    """Put rows on record; whoever holds the interaction moves its end."""
+    for first in range(0, len(rows), FEW):
+        some = rows[first : first + FEW]
+        await db.execute(_insert_sql(len(some)), [value for row in some for value in row])
+
+
+async def move(db: Db, talk: Talk) -> None:
+    """Put the interaction's new end on record."""
     await send(db, "tip", talk.number, talk.entry, talk.hash, talk.following)
     talk.version += 1
 
@@ -244,7 +338,7 @@ async def track(db: Db, run: KnownRun, entries: Sequence[Entry]) -> None:
 
 async def _apply_change(db: Db, held: Held, change: StatusChange, at: int) -> None:
     """Leave the run's row as the change says; an end closes what was open."""
-    ended = change.status not in ("running", "paused")
+    ended = change.status not in OPEN
     name = "change_ended" if ended else f"change_{change.status}"
     await send(db, name, held.number, change.status, change.ended_by, change.wake_at, at)
     if ended:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Sequence
+from typing import Any, cast
 
 import psycopg
 
-from counterfoil.adapters.stores.postgres.appending import append, check, track
+from counterfoil.adapters.stores.postgres.appending import append, check, insert, move, rows_for, track
 from counterfoil.adapters.stores.postgres.database import Db
 from counterfoil.adapters.stores.postgres.known import Held, Known, KnownRun, Talk, hold, named, row_of
 from counterfoil.adapters.stores.postgres.pool import Pool, fetch_one, send
@@ -42,27 +43,37 @@ async def _create(db: Db, known: Known, new: NewRun) -> tuple[RunRow, bool]:
                 raise Conflict(f"key {new.key!r} was used for another request; give a new key")
             made = await fetch_one(db, "run", named(tenant, first[0]))
             return row_of(cast("tuple[object, ...]", made)), False
-    talk = await _interaction_for(db, new)
-    if await fetch_one(db, "run_number", named(tenant, new.run_id)) is not None:
+    # What is asked before the first answer is fetched goes to the server together.
+    there = await send(db, "interaction", named(tenant, new.interaction_id))
+    same = await send(db, "run_number", named(tenant, new.run_id))
+    next_ones = await send(db, "new_numbers")
+    talk = _interaction_for(await there.fetchone(), new)
+    if await same.fetchone() is not None:
         raise Conflict(f"run {new.run_id} exists already")
     thread = new.entries[0].thread_id if new.entries else None
-    numbers = cast("tuple[int, int]", await fetch_one(db, "new_numbers"))
+    numbers = cast("tuple[int, int]", await next_ones.fetchone())
     run = KnownRun(numbers[1], thread, 0 if owner is None else 1, owned=owner is not None)
     run.calls = check(run, new.run_id, new.entries, {})
-    if talk is None:
-        talk = Talk(numbers[0], 0, 0, GENESIS, 1)
+    occupied = run.number if new.parent is None else None
+    if is_new := talk is None:
+        talk = Talk(numbers[0], 1, 0, GENESIS, 1)
+    rows = rows_for(talk, run.number, new.entries)
+    if is_new:
         await send(
-            db, "new_interaction", talk.number, named(tenant, new.interaction_id), tenant, new.interaction_id, GENESIS
-        )
+            db, "new_interaction", talk.number, named(tenant, new.interaction_id), tenant, new.interaction_id,
+            occupied, talk.entry, talk.hash, talk.following,
+        )  # fmt: skip  # in the order of the statement
     await send(
         db, "new_run", run.number, named(tenant, new.run_id), tenant, new.run_id, talk.number, thread, new.agent,
         run.epoch, None if owner is None else owner_text(owner), owner is None, new.created_at, new.key,
         None if new.key is None else named(tenant, new.key), new.key_digest,
         new.parent, new.pool, new.priority, new.not_before,
     )  # fmt: skip  # in the order of the statement
-    if new.parent is None:
-        await send(db, "occupy", run.number, talk.number)
-    await append(db, talk, run.number, new.entries)
+    await insert(db, rows)
+    if not is_new:
+        if occupied is not None:
+            await send(db, "occupy", occupied, talk.number)
+        await move(db, talk)
     await track(db, run, new.entries)
     known.wrote(tenant, new.interaction_id, talk, new.run_id, run)
     row = RunRow(
@@ -73,9 +84,8 @@ async def _create(db: Db, known: Known, new: NewRun) -> tuple[RunRow, bool]:
     return row, True
 
 
-async def _interaction_for(db: Db, new: NewRun) -> Talk | None:
-    """The interaction's row, locked; None where it is to be made."""
-    found = await fetch_one(db, "interaction", named(new.tenant, new.interaction_id))
+def _interaction_for(found: Sequence[Any] | None, new: NewRun) -> Talk | None:
+    """The interaction from its row, which is locked; None where it is to be made."""
     if new.new_interaction:
         if found is not None:
             raise Conflict(f"interaction {new.interaction_id} exists already")

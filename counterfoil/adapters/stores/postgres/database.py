@@ -59,20 +59,25 @@ def migrations() -> list[tuple[int, str]]:
     return sorted(found)
 
 
-class _TextDumper(Dumper):
+def as_text(text: str) -> bytes:
     """A text, with NUL and ESC as ESC and a letter: PostgreSQL's text holds every character but NUL."""
+    data = text.encode()
+    if b"\x00" in data or b"\x1b" in data:
+        data = data.replace(b"\x1b", b"\x1be").replace(b"\x00", b"\x1b0")
+    return data
+
+
+class _TextDumper(Dumper):
+    """See `as_text`."""
 
     oid = 25
 
     def dump(self, obj: str) -> bytes:
-        data = obj.encode()
-        if b"\x00" in data or b"\x1b" in data:
-            data = data.replace(b"\x1b", b"\x1be").replace(b"\x00", b"\x1b0")
-        return data
+        return as_text(obj)
 
 
 class _TextLoader(Loader):
-    """The text that `_TextDumper` was given."""
+    """The text that `as_text` was given."""
 
     def load(self, data: Buffer) -> str:
         found = bytes(data)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, cast
-from weakref import WeakValueDictionary
 
 from counterfoil.adapters.stores.postgres.database import Db
 from counterfoil.adapters.stores.postgres.pool import fetch, fetch_one
@@ -60,15 +60,35 @@ class Known:
 
     def __init__(self) -> None:
         self._talks: dict[tuple[str, str], Talk] = {}
-        self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        self._turns: dict[tuple[str, str], deque[asyncio.Future[None]] | None] = {}
 
-    def turn(self, tenant: str, interaction_id: str) -> asyncio.Lock:
-        """Held by a commit: those of one interaction wait here, where they hold no connection."""
-        key = (tenant, interaction_id)
-        lock = self._turns.get(key)
-        if lock is None:
-            lock = self._turns[key] = asyncio.Lock()
-        return lock
+    def take(self, key: tuple[str, str]) -> bool:
+        """Whether it is the caller's turn to write to this interaction, until it gives it on.
+
+        Commits of one interaction wait here, where they hold no connection.
+        """
+        if key in self._turns:
+            return False
+        self._turns[key] = None
+        return True
+
+    async def turn(self, key: tuple[str, str]) -> None:
+        """Wait until it is the caller's turn. Whoever waits is not cancelled."""
+        if not self.take(key):
+            mine = asyncio.get_running_loop().create_future()
+            waiting = self._turns[key]
+            if waiting is None:
+                waiting = self._turns[key] = deque()
+            waiting.append(mine)
+            await mine
+
+    def give(self, key: tuple[str, str]) -> None:
+        """It is the next one's turn."""
+        waiting = self._turns[key]
+        if waiting:
+            waiting.popleft().set_result(None)
+        else:
+            del self._turns[key]
 
     def get(self, tenant: str, interaction_id: str) -> Talk | None:
         """What is known."""

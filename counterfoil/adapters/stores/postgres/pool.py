@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import select
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -12,35 +11,9 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from counterfoil.adapters.stores.postgres.database import MEANT, SQL, Db, connect, explain
-from counterfoil.core.errors import UsageError
+from counterfoil.adapters.stores.postgres.lane import Lane, is_readable
 
 T = TypeVar("T")
-
-GROUP = 64
-"""Commits of different interactions that share a transaction, at most."""
-LANES = 2
-"""Groups under way at once: while the server syncs one, the next is made ready."""
-
-
-class Appended:
-    """Entries to append by one statement, if the interaction is still as it was."""
-
-    __slots__ = ("future", "number", "sql", "values")
-
-    def __init__(self, number: int, sql: str, values: Sequence[object]) -> None:
-        self.number = number
-        self.sql = sql
-        self.values = values
-        self.future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-
-    def end(self, *, done: bool = False, error: Exception | None = None) -> None:
-        """Wake who waits, unless the loop is ending and nobody does."""
-        if self.future.done():
-            return
-        if error is not None:
-            self.future.set_exception(error)
-        else:
-            self.future.set_result(done)
 
 
 class Pool:
@@ -56,45 +29,65 @@ class Pool:
     def __init__(self, conninfo: str, schema: str, place: str, size: int) -> None:
         self.loop = asyncio.get_running_loop()
         self._conninfo, self._schema, self._place = conninfo, schema, place
+        self._size = size
         self._free = asyncio.Semaphore(size)
         self._idle: list[Db] = []
         self._used: set[Db] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._waiting: list[Appended] = []
-        self._groups = 0
+        self.lane = Lane(self._borrow, self._give_back, place)
+        """Where the commits of interactions go that are known."""
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Db]:
         """One that nobody else uses meanwhile. Raises StoreError, and what `explain` makes of other errors."""
-        async with self._free:
+        db = await self._borrow()
+        try:
+            yield db
+        except MEANT as error:
+            raise explain(error, self._place) from error
+        finally:
+            self._give_back(db)
+
+    async def _borrow(self) -> Db:
+        if self._size == 1:
+            self.lane.yield_connection()
+        await self._free.acquire()
+        try:
             db = self._take() or await connect(self._conninfo, self._schema, self._place)
-            self._used.add(db)
-            try:
-                yield db
-            except MEANT as error:
-                raise explain(error, self._place) from error
-            finally:
-                self._used.discard(db)
-                if not db.closed and db.pgconn.transaction_status == TransactionStatus.IDLE:
-                    self._idle.append(db)
-                else:
-                    db.pgconn.finish()
+        except BaseException:
+            self._free.release()
+            raise
+        self._used.add(db)
+        return db
+
+    def _give_back(self, db: Db) -> None:
+        self._used.discard(db)
+        if not db.closed and db.pgconn.transaction_status == TransactionStatus.IDLE:
+            self._idle.append(db)
+        else:
+            db.pgconn.finish()
+        if not self.loop.is_closed():
+            self._free.release()
 
     def _take(self) -> Db | None:
         while self._idle:
             db = self._idle.pop()
             # From a connection that does nothing there is nothing to read but its end.
-            if not _is_readable(db.pgconn.socket):
+            if not is_readable(db.pgconn.socket):
                 return db
             db.pgconn.finish()
         return None
 
     async def finish(self, work: Coroutine[Any, Any, T]) -> T:
         """Do it to its end, whatever becomes of who waits: a write is not left half known."""
-        task = asyncio.create_task(work)
+        return await asyncio.shield(self.start(work))
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Have it done to its end, before the pool is closed."""
+        task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
-        return await asyncio.shield(task)
+        return task
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
@@ -115,75 +108,21 @@ class Pool:
                 raise
             return value
 
-    async def append(self, job: Appended) -> bool:
-        """Whether the entries are on record; with those of other interactions, in one transaction."""
-        self._waiting.append(job)
-        if self._groups < LANES:
-            self._groups += 1
-            # What else this turn of the loop brings goes along.
-            await asyncio.sleep(0)
-            await self._group()
-        return await job.future
-
-    async def _group(self) -> None:
-        jobs, self._waiting = self._waiting[:GROUP], self._waiting[GROUP:]
-        # Whoever locks several interactions locks them in the order of their numbers.
-        jobs.sort(key=lambda job: job.number)
-        try:
-            if jobs:
-                await self._append(jobs)
-        finally:
-            if self._waiting:
-                task = asyncio.create_task(self._group())
-                self._tasks.add(task)
-                task.add_done_callback(self._done)
-            else:
-                self._groups -= 1
-
-    async def _append(self, jobs: list[Appended]) -> None:
-        async def together(db: Db) -> list[psycopg.AsyncCursor[tuple[Any, ...]]]:
-            return [await db.execute(job.sql, job.values) for job in jobs]
-
-        try:
-            if len(jobs) > 1:
-                cursors = await self.transact(together)
-            else:
-                async with self.connection() as db:
-                    cursors = await together(db)
-        except UsageError as error:
-            # A value that cannot be kept took back what all of them wrote: only the culprit fails.
-            if len(jobs) > 1:
-                for job in jobs:
-                    await self._append([job])
-            else:
-                jobs[0].end(error=error)
-        except Exception as error:  # noqa: BLE001  # whoever waits must see it
-            for job in jobs:
-                job.end(error=error)
-        else:
-            for job, cursor in zip(jobs, cursors, strict=True):
-                job.end(done=cursor.rowcount > 0)
-
     async def close(self) -> None:
         """Let what was begun come to its end, and let go of the server."""
+        await self.lane.rest()
         while self._tasks:
             await asyncio.wait(self._tasks)
+            await self.lane.rest()
         self.abandon()
 
     def abandon(self) -> None:
         """Let go of the server at once: the loop is another one by now."""
+        self.lane.abandon()
         for db in (*self._idle, *self._used):
             db.pgconn.finish()
         self._idle.clear()
         self._used.clear()
-
-
-def _is_readable(socket: int) -> bool:
-    if not hasattr(select, "poll"):
-        return bool(select.select([socket], [], [], 0)[0])
-    poll = select.poll()
-    poll.register(socket, select.POLLIN)
-    return bool(poll.poll(0))
 
 
 async def fetch(db: Db, name: str, *values: object) -> list[tuple[Any, ...]]:

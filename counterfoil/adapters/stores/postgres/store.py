@@ -183,7 +183,7 @@ class PostgresStore:
         """See `Store.commit`."""
         pool = self._pool
         what = appending.Commit(lease, entries, change, reports, kept, expect)
-        return await pool.finish(appending.commit(pool, self._known, what))
+        return await appending.commit(pool, self._known, what)
 
     async def post(self, tenant: str, run_id: str, entry: Entry) -> RunRow:
         """See `Store.post`."""

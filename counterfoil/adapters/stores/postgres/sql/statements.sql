@@ -21,7 +21,7 @@ SELECT EXISTS (
 
 -- name: append
 INSERT INTO entries (place, run, kind, step, idx, slot, sequence, following, body, content, hash)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+VALUES ROWS
 
 -- name: tip
 UPDATE interactions SET version = version + 1, entry = $2, hash = $3, following = $4 WHERE number = $1
@@ -33,8 +33,8 @@ UPDATE interactions SET version = version + 1 WHERE number = $1
 SELECT number, version, open_run, entry, hash, following FROM interactions WHERE name = $1 FOR UPDATE
 
 -- name: new_interaction
-INSERT INTO interactions (number, name, tenant, id, version, entry, hash, following)
-VALUES ($1, $2, $3, $4, 0, 0, $5, 1)
+INSERT INTO interactions (number, name, tenant, id, open_run, version, entry, hash, following)
+VALUES ($1, $2, $3, $4, $5, 1, $6, $7, $8)
 
 -- name: new_numbers
 SELECT nextval('interactions_number_seq'), nextval('runs_number_seq')
@@ -244,6 +244,19 @@ WITH tip AS (
     UPDATE interactions SET version = version + 1, entry = $3, hash = $4, following = $5
     WHERE number = $1 AND version = $2
     RETURNING number
+)
+INSERT INTO entries (place, run, kind, step, idx, slot, sequence, following, body, content, hash)
+SELECT added.* FROM tip CROSS JOIN (VALUES ROWS) AS added
+
+-- name: append_and_end_if
+WITH tip AS (
+    UPDATE interactions SET version = version + 1, entry = $3, hash = $4, following = $5,
+        open_run = nullif(open_run, $6)
+    WHERE number = $1 AND version = $2
+    RETURNING number
+), ended AS (
+    UPDATE runs SET status = $7, ended_by = $8, wake_at = $9, updated_at = $10, owner = NULL, runnable = false
+    FROM tip WHERE runs.number = $6
 )
 INSERT INTO entries (place, run, kind, step, idx, slot, sequence, following, body, content, hash)
 SELECT added.* FROM tip CROSS JOIN (VALUES ROWS) AS added
