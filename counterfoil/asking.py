@@ -8,6 +8,7 @@ import hashlib
 import inspect
 import math
 from collections.abc import Callable, Sequence
+from types import AsyncGeneratorType
 from typing import Any, Protocol, cast
 
 from counterfoil.core import words
@@ -21,6 +22,7 @@ from counterfoil.core.record import CallState
 from counterfoil.core.turn import NO_USAGE, Usage, moment
 from counterfoil.env import Env, asked
 from counterfoil.hooks import AfterModel, BeforeModel
+from counterfoil.leash import Leash
 from counterfoil.model import CallDelta, Model, ModelCall, ModelRequest, ModelTurn, ReasoningDelta, TextDelta
 from counterfoil.policy import Policy
 from counterfoil.tool import Tool
@@ -87,6 +89,8 @@ class Asking(Writing):
         self._asking: asyncio.Task[Any] | None = None
         self._interrupted = False
         """The request to the model is being broken off, because the run was cancelled."""
+        self._leash = Leash()
+        """What holds the request to the model."""
         self._fitter: Fitter | None = None
         self._reads_on = False
         """Some result was left out of a request to fit the context."""
@@ -110,6 +114,11 @@ class Asking(Writing):
         if cancelled and self._asking is not None and not self._interrupted:
             self._interrupted = True
             self._asking.cancel()
+            self.leave_model_later()
+
+    def leave_model_later(self, seconds: float = 0.0) -> asyncio.TimerHandle:
+        """A model that is told to stop in so many seconds, or was just now, has a body's grace; then it is left."""
+        return self.loop.call_later(seconds + self.run.limits.cancel_grace, self._leash.let_go)
 
     # what it is offered
 
@@ -181,14 +190,18 @@ class Asking(Writing):
         left = self._time_left()
         if left is None:
             return await self._respond(request)
+        left = max(left, 0.0)
+        last = self.leave_model_later(left)
         try:
-            async with asyncio.timeout(max(left, 0.0)) as clock:
+            async with asyncio.timeout(left) as clock:
                 return await self._respond(request)
         except TimeoutError:
             if not clock.expired():
                 raise
             self.stopping = f"{self.run.limits.seconds:g} seconds"
             return None
+        finally:
+            last.cancel()
 
     async def _respond(self, request: ModelRequest) -> ModelTurn | None:
         """The model's turn; None when the run was cancelled meanwhile.
@@ -206,14 +219,13 @@ class Asking(Writing):
                 if self.run.cancel is not None:
                     return None
                 try:
-                    stream = self.agent.open_model().respond(request)
-                    if not hasattr(stream, "__aiter__"):
-                        stream = await cast("Any", stream)
-                    async for event in stream:
-                        if type(event) is ModelTurn:
-                            turn = event
-                        elif self.hub.listened(self.run.run_id):
-                            self._tell_delta(event)
+                    stream = self._stream(request)
+                    try:
+                        waits = stream.send(None)
+                    except StopIteration as end:  # it waited for nothing, as a script does
+                        turn = end.value
+                    else:
+                        turn = await self._leash.hold(stream, waits)
                     if turn is None:
                         raise ModelError("the model's stream ended without a finished turn", retryable=True)
                 except ModelError as e:
@@ -233,6 +245,19 @@ class Asking(Writing):
                 self._interrupted = False
                 cast("asyncio.Task[Any]", self.task).uncancel()
                 turn = None
+        return turn
+
+    async def _stream(self, request: ModelRequest) -> ModelTurn | None:
+        """What the model gives; its deltas go to whoever listens."""
+        turn: ModelTurn | None = None
+        stream = self.agent.open_model().respond(request)
+        if type(stream) is not AsyncGeneratorType and not hasattr(stream, "__aiter__"):
+            stream = await cast("Any", stream)
+        async for event in stream:
+            if type(event) is ModelTurn:
+                turn = event
+            elif self.hub.listened(self.run.run_id):
+                self._tell_delta(event)
         return turn
 
     def _turn_entry(self, turn: ModelTurn, offer: Offered) -> TurnEntry:

@@ -35,6 +35,8 @@ class Batch(Docket, ExecutionHooks):
         super().__init__(drive, env, calls, fresh=fresh)
         self.flights: dict[int, Execution] = {}
         self.locking: set[int] = set()
+        self.outliving: set[int] = set()
+        """Calls of which an earlier attempt may still run here."""
         self.kept: list[KeptText] = []
         self.starting: list[tuple[int, Ready]] = []
         self.done: list[Execution] = []
@@ -43,6 +45,10 @@ class Batch(Docket, ExecutionHooks):
     def running(self, index: int) -> bool:
         """Whether a body of the call runs here."""
         return index in self.flights
+
+    def may_run(self, index: int) -> bool:
+        """Whether an earlier attempt at the call may still run here."""
+        return index in self.outliving
 
     # run
 
@@ -170,6 +176,7 @@ class Batch(Docket, ExecutionHooks):
             started_at=finished.started_at,
             duration=finished.duration,
             replaced=finished.replaced,
+            over=finished.over,
         )
         if kept is not None:
             entry.kept_id, entry.kept_digest = kept.id, kept.digest
@@ -181,6 +188,8 @@ class Batch(Docket, ExecutionHooks):
         failure = cast("Failed", finished.result.outcome).failure
         if self.drive.stopping or self.drive.fatal is not None:
             return False
+        if not x.body_over:
+            self.outliving.add(x.call.index)
         wait = RETRY_SECONDS * 2 ** (ready.attempt - 1)
         told = f"attempt {ready.attempt}: {failure.message or type(finished.error).__name__}"
         self.ready[x.call.index] = Ready(

@@ -6,6 +6,7 @@ from collections.abc import Awaitable
 from typing import Any, Protocol, cast
 
 from counterfoil.arguments import InvalidArguments, NotAnObject
+from counterfoil.core.approval import Decision
 from counterfoil.core.entries import RunEntry
 from counterfoil.core.errors import InvalidInput, NotPending, UsageError
 from counterfoil.core.jsontext import dumps, loads
@@ -30,8 +31,10 @@ class Deciding(Protocol):
         """A handle on a run."""
 
 
-async def check_edit(runtime: Deciding, run_id: str, call_id: str, edited: object, tenant: str) -> bytes:
-    """The JSON bytes of an edited input that schema and policy take.
+async def check_edit(
+    runtime: Deciding, run_id: str, call_id: str, edited: object, tenant: str, made: Decision
+) -> bytes:
+    """The JSON bytes of an edited input that schema and policy take; ``made`` says which approval the person saw.
 
     Raises:
         InvalidInput: they do not; the call stays pending.
@@ -51,7 +54,8 @@ async def check_edit(runtime: Deciding, run_id: str, call_id: str, edited: objec
     if agent is None:
         raise UsageError(f"an edited input is checked by agent {run.agent!r}, which is not registered here")
     tool = agent.tool_map.get(call.record.tool_name)
-    if not call.pending:
+    asked = call.waiting.approval
+    if not call.pending or made.approval not in (None, asked.id) or made.digest not in (None, asked.digest):
         return _as_it_was(tool, edited)
     if tool is None:
         raise InvalidInput(f"the agent has no tool {call.record.tool_name} any more; reject the call")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 from counterfoil.core.approval import Approval, Decision
@@ -68,57 +69,73 @@ class Deciding(Reading):
     async def approve(
         self, run_id: str, call_id: str, *, by: str | None = None, reason: str | None = None,
         input: dict[str, JsonValue] | None = None,  # a promise of the public interface
-        digest: str | None = None, roles: Sequence[str] = (), tenant: str = "default",
+        digest: str | None = None, approval: str | None = None, roles: Sequence[str] = (), tenant: str = "default",
     ) -> Approval:  # fmt: skip  # rows by what belongs together
         """Let a call run, perhaps with an edited input.
+
+        Args:
+            run_id: the run.
+            call_id: the call.
+            by: who decides.
+            reason: why, for the record.
+            input: what runs instead; schema and policy must take it.
+            digest: of the approval that the person saw. A call that is asked about a second time has another one, so a
+                repeat of the first decision is acknowledged and does not count for the second.
+            approval: its id; says the same. Without either the decision counts for what waits now.
+            roles: what the person is, for approvals that only some may decide.
+            tenant: whose run it is.
 
         Raises:
             NotFound: no such run for this tenant.
             NotPending: no decision is awaited.
+            NotAllowed: this person may not decide.
             DecisionConflict: it was decided differently, or ``digest`` is of another input.
             InvalidInput: schema or policy refuse the edited input; the call stays pending.
         """
-        edited: bytes | None = None
+        made = Decision("approve", by, reason, None, digest, approval=approval)
         if input is not None:
-            edited = await check_edit(self, run_id, call_id, input, tenant)
-        return await self._decide(tenant, run_id, call_id, Decision("approve", by, reason, edited, digest), roles)
+            made = replace(made, input=await check_edit(self, run_id, call_id, input, tenant, made))
+        return await self._decide(tenant, run_id, call_id, made, roles)
 
     async def reject(
         self, run_id: str, call_id: str, *, by: str | None = None, reason: str | None = None, digest: str | None = None,
-        roles: Sequence[str] = (), tenant: str = "default",
+        approval: str | None = None, roles: Sequence[str] = (), tenant: str = "default",
     ) -> Approval:  # fmt: skip  # two rows
         """Refuse a call. Raises as `approve`."""
-        return await self._decide(tenant, run_id, call_id, Decision("reject", by, reason, None, digest), roles)
+        made = Decision("reject", by, reason, None, digest, approval=approval)
+        return await self._decide(tenant, run_id, call_id, made, roles)
 
     async def settle(
         self, run_id: str, call_id: str, *, by: str | None = None, rerun: bool = False,
-        result: ToolResult | None = None, reason: str | None = None, roles: Sequence[str] = (), tenant: str = "default",
-    ) -> Approval:  # fmt: skip  # two rows
+        result: ToolResult | None = None, reason: str | None = None, digest: str | None = None,
+        approval: str | None = None, roles: Sequence[str] = (), tenant: str = "default",
+    ) -> Approval:  # fmt: skip  # rows by what belongs together
         """Settle an interrupted call: run it again, or record what happened. Raises as `approve`."""
         if rerun == (result is not None):
             raise UsageError("settle takes either rerun=True or result=ToolResult…")
         value = None if result is None else cast("JsonValue", result.to_dict())
-        decision = Decision("rerun" if rerun else "record", by, reason, None, None, value)
-        return await self._decide(tenant, run_id, call_id, decision, roles)
+        made = Decision("rerun" if rerun else "record", by, reason, None, digest, value, approval=approval)
+        return await self._decide(tenant, run_id, call_id, made, roles)
 
     async def answer(
-        self, run_id: str, call_id: str, *, by: str | None = None, text: str, tenant: str = "default"
-    ) -> Approval:
+        self, run_id: str, call_id: str, *, by: str | None = None, text: str, digest: str | None = None,
+        approval: str | None = None, roles: Sequence[str] = (), tenant: str = "default",
+    ) -> Approval:  # fmt: skip  # two rows
         """Answer a question. Raises as `approve`."""
-        return await self._decide(
-            tenant, run_id, call_id, Decision("answer", by, None, None, None, clean_text(text)), ()
-        )
+        made = Decision("answer", by, None, None, digest, clean_text(text), approval=approval)
+        return await self._decide(tenant, run_id, call_id, made, roles)
 
     async def _decide(
         self, tenant: str, run_id: str, call_id: str, decision: Decision, roles: Sequence[str]
     ) -> Approval:
         self._check()
-        now = self.effects.now()
-        made = Decision(
-            decision.choice, decision.by and clean_text(decision.by),
-            None if decision.reason is None else clean_text(decision.reason),
-            decision.input, decision.digest, decision.value, now, tuple(clean_text(role) for role in roles),
-        )  # fmt: skip  # three rows
+        made = replace(
+            decision,
+            by=decision.by and clean_text(decision.by),
+            reason=None if decision.reason is None else clean_text(decision.reason),
+            at=self.effects.now(),
+            roles=tuple(clean_text(role) for role in roles),
+        )
         probe = self.effects.probe
         if probe is not None:
             probe("store:before:decide")

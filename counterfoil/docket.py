@@ -19,9 +19,9 @@ from counterfoil.core.report import ToolErrorReport
 from counterfoil.core.turn import moment
 from counterfoil.core.verdict import Verdict
 from counterfoil.driver import Driver
-from counterfoil.ending import make_report
+from counterfoil.ending import make_report, not_again, with_edit, without_end
 from counterfoil.env import Asks, Env, Ready, Refused
-from counterfoil.judge import cut_off, duplicates, fail, judge, readmit, refuse, repeated
+from counterfoil.judge import cut_off, duplicates, edited_by, fail, judge, readmit, refuse, repeated
 from counterfoil.render import content_size
 from counterfoil.store import Behind
 
@@ -44,6 +44,10 @@ class Docket:
 
     def running(self, index: int) -> bool:
         """Whether a body of the call runs here."""
+        raise NotImplementedError
+
+    def may_run(self, index: int) -> bool:
+        """Whether an earlier attempt at the call may still run here."""
         raise NotImplementedError
 
     # judge
@@ -92,14 +96,17 @@ class Docket:
     async def settle(self, call: CallState, refused: Refused, began: float) -> None:
         """Put the end of a call whose body does not run into the outbox."""
         env = self.env
-        result = refused.result
+        result, start = refused.result, call.start
+        if start is not None and not refused.by_human:
+            result = not_again(result)
         if isinstance(result.outcome, Failed):
             shown: JsonValue = call.record.raw
             if not refused.raw_input and refused.parsed is not None:
                 shown = loads(refused.parsed)
             seconds = env.effects.clock() - began
             self.reports.append(await make_report(env, call, result, refused.error, shown, seconds))
-        start = call.start
+        if start is not None and call.edits:
+            result = with_edit(result, call.record.tool_name, start.effective)
         self.outbox.append(
             ResultEntry(
                 **self._head(call),
@@ -107,6 +114,7 @@ class Docket:
                 size=content_size(result.content),
                 attempt=start.attempt if start else 0,
                 started_at=start.at if start else None,
+                over=not self.may_run(call.index) if start and without_end(result.outcome) else None,
                 author_type="Human" if refused.by_human else "System",
                 author_name=refused.human or "",
                 decision=refused.verdict.to_json() if refused.verdict else None,
@@ -139,12 +147,22 @@ class Docket:
         env = self.env
         now = env.effects.now()
         verdict: Verdict | None = None
-        after = call.waiting.approval.id if call.waiting else None
+        before = call.waiting.approval if call.waiting else None
+        after = before.id if before else None
         if asks is not None:
             effective, parsed, verdict = asks.effective, asks.parsed, asks.verdict
+            approvers = verdict.approvers or asks.tool.approvers
+            not_user = env.caller.user if verdict.not_caller or asks.tool.not_caller else None
         else:
             start = cast("StartEntry", call.start)
             effective, parsed = start.effective, start.parsed
+            tool = env.tools.get(call.record.tool_name)
+            # Whoever might not let it run may not let it run again.
+            if before is not None:
+                approvers, not_user = before.approvers, before.not_user
+            else:
+                approvers = tool.approvers if tool else ()
+                not_user = env.caller.user if tool and tool.not_caller else None
         seconds = env.limits.approval_seconds if kind == "approval" else None
         if verdict is not None and verdict.expires_in is not None:
             seconds = verdict.expires_in
@@ -157,7 +175,7 @@ class Docket:
             tool_name=call.record.tool_name,
             input=shown if parsed is None else loads(parsed),
             effective_input=shown,
-            digest=input_digest(call.record.tool_name, effective),
+            digest=input_digest(call.record.tool_name, effective, after),
             rule=verdict.rule if verdict else None,
             reason=verdict.reason if verdict else None,
             requested_at=moment(now),
@@ -165,8 +183,9 @@ class Docket:
             after=after,
             agent=env.agent,
             tenant=env.caller.tenant,
-            approvers=verdict.approvers if verdict else (),
-            not_user=env.caller.user if verdict is not None and verdict.not_caller else None,
+            approvers=approvers,
+            not_user=not_user,
+            revision=verdict.revision if verdict else None,
         )
         return WaitingEntry(**self._head(call), approval=approval, decision=verdict.to_json() if verdict else None)
 
@@ -231,7 +250,8 @@ class Docket:
                     verdict = Verdict("allow", None, None, None)
                     self.ready[call.index] = Ready(
                         tool, arguments, start.effective, start.parsed, verdict, attempt=start.attempt + 1,
-                        lock=start.lock, began=self.env.effects.clock(), attempts=("interrupted",),
+                        edited_by=edited_by(call), lock=start.lock, began=self.env.effects.clock(),
+                        attempts=("interrupted",),
                     )  # fmt: skip  # two rows
                     continue
             if tool is not None and tool.on_interrupted == "tell":

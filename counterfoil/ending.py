@@ -77,6 +77,8 @@ def may_try_again(x: Attempt, result: ToolResult) -> bool:
         and x.ready.attempt <= tool.retries
         and x.stop in (None, "timeout")
         and x.fatal is None
+        # The lock stays with a body that may still run: a further attempt would wait for it, perhaps for ever.
+        and (x.body_over or x.ready.lock is None)
     )
 
 
@@ -128,6 +130,7 @@ async def finish(x: Attempt, end: End | None, *, last: bool = False, late: bool 
     """
     env, ready = x.env, x.ready
     duration = int((env.effects.clock() - x.clock0) * 1_000_000)
+    over = x.body_over
     result, cause = outcome_of(x, end)
     if not last and not late and may_try_again(x, result):
         return Finished(result, 0, x.started_at, duration, error=cause, again=True)
@@ -150,17 +153,10 @@ async def finish(x: Attempt, end: End | None, *, last: bool = False, late: bool 
     elif size > env.limits.keep_apart_bytes and not ready.tool.builtin and not late:
         result, kept = keep_apart(result, env, x.call.record.call_id)
     if ready.edited_by is not None:
-        # The model is told what was changed; what the tool gave, and its size, stay what they are.
-        note = Text(words.edited(ready.tool.name, ready.effective.decode()))
-        result = seal(
-            (note, *result.content),
-            result.outcome,
-            result.details,
-            result.extensions,
-            result.terminate,
-            result.narration,
-        )
+        result = with_edit(result, ready.tool.name, ready.effective)
     done = Finished(result, size, x.started_at, duration, kept, None, replaced, cause, x.fatal)
+    if without_end(result.outcome):
+        done.over = over
     if isinstance(result.outcome, Failed) and not late:
         done.report = await make_report(
             env, x.call, result, cause, loads(ready.effective), env.effects.clock() - ready.began,
@@ -205,6 +201,27 @@ def accept(tool: str, value: object) -> tuple[ToolResult, BaseException | None]:
 def value_with(result: ToolResult, outcome: ToolOutcome) -> ToolResult:
     """The same result with another outcome."""
     return seal(result.content, outcome, result.details, result.extensions, result.terminate, result.narration)
+
+
+def without_end(outcome: ToolOutcome) -> bool:
+    """Whether the body had no end of its own: it was stopped, or given up."""
+    return isinstance(outcome, Cancelled) or (isinstance(outcome, Failed) and outcome.failure.body == "unknown")
+
+
+def not_again(result: ToolResult) -> ToolResult:
+    """The refusal of a further attempt, which says what is true of a call that began before."""
+    outcome = result.outcome
+    if isinstance(outcome, Failed) and outcome.failure.body == "not_started":
+        outcome = Failed(replace(outcome.failure, body="unknown"))
+    return seal((Text(result.model_output.replace(words.NOTHING_RAN, words.NOT_AGAIN)),), outcome)
+
+
+def with_edit(result: ToolResult, tool: str, effective: bytes) -> ToolResult:
+    """The result, before it the line that tells the model what a person changed; its size stays what the tool gave."""
+    note = Text(words.edited(tool, effective.decode()))
+    return seal(
+        (note, *result.content), result.outcome, result.details, result.extensions, result.terminate, result.narration
+    )
 
 
 def _forged(outcome: object) -> str | None:
@@ -271,7 +288,7 @@ def stopped(x: Attempt, *, ended: bool) -> ToolResult:
     if x.stop == "limit":
         code = ErrorCode.LIMIT_REACHED
         failure = ToolFailure(code, "the time of the run is used up", retryable=False, origin="gateway", body="unknown")
-        return seal((Text(words.limit_in_body(tool.name)),), Failed(failure))
+        return seal((Text(words.limit_in_body(tool.name, ended=ended)),), Failed(failure))
     outcome: ToolOutcome = Cancelled("the run was cancelled")
     return seal((Text(words.cancelled(tool.name, started=True, ended=ended)),), outcome)
 

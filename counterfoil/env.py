@@ -168,6 +168,8 @@ class Finished:
     error: BaseException | None = None
     fatal: BaseException | None = None
     """KeyboardInterrupt or SystemExit: raised again once the call is settled."""
+    over: bool | None = None
+    """Of a body without an end of its own: whether it is known to run no more."""
     again: bool = False
     """It failed and may be tried again: no guard saw it and nothing was reported."""
 

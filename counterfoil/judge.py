@@ -261,7 +261,7 @@ async def readmit(env: Env, call: CallState) -> Ready | Asks | Refused:
     name = call.record.tool_name
     match decision.choice:
         case "reject":
-            env.rejected.add(approval.digest)
+            env.rejected.add(approval.of_input)
             outcome = Rejected(decision.reason, decision.by)
             return refuse(
                 outcome, words.rejected(name, decision.reason), parsed=dumps(approval.effective_input),
@@ -277,7 +277,7 @@ async def readmit(env: Env, call: CallState) -> Ready | Asks | Refused:
     if tool is None:
         return fail(ErrorCode.NOT_OFFERED, name, raw_input=True)
     effective = decision.input if decision.input is not None else dumps(approval.effective_input)
-    if decision.input is None and input_digest(name, effective) != approval.digest:
+    if decision.input is None and not approval.binds(effective):
         reason = "The input on record is not the one that was approved."
         return refuse(Denied("policy", None, reason), words.denied(name, reason), parsed=effective)
     try:
@@ -302,9 +302,14 @@ async def readmit(env: Env, call: CallState) -> Ready | Asks | Refused:
     return Ready(
         tool, arguments, effective, parsed, verdict,
         approval_id=approval.id, lock=lock_of(tool, arguments),
-        edited_by=(decision.by or "somebody") if decision.input is not None else None,
+        edited_by=edited_by(call),
         attempt=call.start.attempt + 1 if call.start else 1,
     )  # fmt: skip  # rows by what belongs together
+
+
+def edited_by(call: CallState) -> str | None:
+    """Who changed a call's input last; None: nobody."""
+    return (call.edits[-1][1].decision.by or "somebody") if call.edits else None
 
 
 def _holds(before: JsonValue, now: Verdict, tool: Tool) -> bool:

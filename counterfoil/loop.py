@@ -144,7 +144,7 @@ class Drive(Asking):
     def _collect_rejections(self) -> None:
         for call in self.run.calls:
             if call.decided is not None and call.waiting is not None and call.decided.decision.choice == "reject":
-                self.env.rejected.add(call.waiting.approval.digest)
+                self.env.rejected.add(call.waiting.approval.of_input)
 
     async def abandon(self) -> None:
         """This process drives the run no more: bodies are told to stop; their starts stay on record without an end."""

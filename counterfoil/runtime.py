@@ -172,6 +172,8 @@ class Runtime(Driving):
         for timer in self._timers.values():
             timer.cancel()
         await self.dispatch.close()
+        for drive in self._drives.values():
+            drive.leave_model_later()
         await _end(self._sweeper, *self._kicks.values(), *self._tasks.values())
         self._sweeper = None
         while self._claims:  # noqa: ASYNC110  # what somebody has begun to start is given back too

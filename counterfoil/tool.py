@@ -24,6 +24,7 @@ class Deps:
 SETTINGS = (
     "read_only", "idempotent", "destructive", "needs_approval", "ends_run", "advisory", "sequential", "lock",
     "on_interrupted", "timeout", "max_output_bytes", "on_oversize", "expose", "isolation", "retries", "offered",
+    "approvers", "not_caller",
 )  # fmt: skip  # a list of names reads better in rows
 
 
@@ -50,6 +51,10 @@ class Tool:
     """It destroys something; for policies."""
     needs_approval: bool | Callable[..., Any]
     """A person must approve: True, or a function of (context, input)."""
+    approvers: tuple[str, ...]
+    """Who may decide on its calls where the rule that asks names nobody: users, and ``role:NAME``; empty: anybody."""
+    not_caller: bool
+    """Whether the run's own user is kept from deciding on its calls."""
     ends_run: bool
     """A success ends the run."""
     advisory: bool
@@ -102,7 +107,7 @@ class Tool:
         unknown = sorted(set(settings) - set(SETTINGS))
         if unknown:
             raise SchemaError(f"{name}: unknown setting {unknown[0]!r}; the settings are: {', '.join(SETTINGS)}")
-        for key in ("read_only", "idempotent", "destructive", "ends_run", "advisory", "sequential"):
+        for key in ("read_only", "idempotent", "destructive", "ends_run", "advisory", "sequential", "not_caller"):
             flag = settings.get(key, False)
             if not isinstance(flag, bool):
                 raise SchemaError(f"{name}: {key} must be True or False, got {flag!r:.80}")
@@ -119,6 +124,7 @@ class Tool:
         self.isolation = _one_of(name, "isolation", settings.get("isolation", "thread"), ("thread", "process"))
         self.retries = settings.get("retries", 0)
         self.offered = settings.get("offered")
+        self.approvers = settings.get("approvers", ())
         self._check()
         self._check_lock()
         if self.isolation == "process":
@@ -151,6 +157,14 @@ class Tool:
             )
         if self.offered is not None and not callable(self.offered):
             raise SchemaError(f"{name}: offered must be a function of the context, got {self.offered!r:.80}")
+        if isinstance(self.approvers, list):
+            self.approvers = tuple(self.approvers)
+        if not isinstance(self.approvers, tuple) or any(
+            not isinstance(who, str) or not who.strip() for who in self.approvers
+        ):
+            raise SchemaError(
+                f"{name}: approvers must be a list of names, such as ['grace', 'role:lead'], got {self.approvers!r:.80}"
+            )
         for kind in self.expose:
             if not (isinstance(kind, type) and issubclass(kind, BaseException)):
                 raise SchemaError(f"{name}: expose takes exception classes, got {kind!r:.80}")
@@ -263,6 +277,8 @@ def tool(
     idempotent: bool = False,
     destructive: bool = False,
     needs_approval: bool | Callable[..., Any] = False,
+    approvers: Sequence[str] = (),
+    not_caller: bool = False,
     ends_run: bool = False,
     advisory: bool = False,
     sequential: bool = False,

@@ -7,6 +7,7 @@ from typing import Any
 
 from counterfoil import Agent, Caller, Hooks, Limits, Policy, Run, Runtime, Tool, ToolErrorReport
 from counterfoil.core.items import ToolResultPart
+from counterfoil.core.timeline import rows
 from counterfoil.effects import REAL, Effects
 from counterfoil.testing import ScriptedModel, say
 from counterfoil.testing.models import SeenRequest, Turn
@@ -65,6 +66,11 @@ class Ran:
     def reads(self) -> list[str]:
         """What the model read of each result, in its last request."""
         return reads(self.model.requests[-1])
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the timeline notes beside the one call."""
+        return next(row for row in rows(self.run._fold.record, self.run.id) if row.kind == "call").notes
 
     @property
     def late(self) -> list[str]:

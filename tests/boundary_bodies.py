@@ -72,6 +72,41 @@ def until_cancelled(ctx: ToolContext[Any], begun: str) -> str:
     return "stopped by itself"
 
 
+def charged(ctx: ToolContext[Any], effects: str) -> str:
+    """Charge once, in a durable sub-step; then go on until the file of effects says to end."""
+    log = Path(effects)
+
+    def add(line: str) -> None:
+        with log.open("a", encoding="utf-8") as f:
+            f.write(line + "\n")
+
+    number = ctx.memo("charge", lambda: add("charged") or 7)
+    add(f"attempt {ctx.attempt} has {number}")
+    while "end" not in log.read_text(encoding="utf-8").splitlines():
+        time.sleep(0.002)
+    return f"charge {number}"
+
+
+@tool(isolation="process")
+def charge_in_process(ctx: ToolContext[Any], effects: str) -> str:
+    return charged(ctx, effects)
+
+
+@tool(isolation="process", idempotent=True)
+def charge_in_process_again(ctx: ToolContext[Any], effects: str) -> str:
+    return charged(ctx, effects)
+
+
+@tool
+def charge_in_thread(ctx: ToolContext[Any], effects: str) -> str:
+    return charged(ctx, effects)
+
+
+@tool(idempotent=True)
+def charge_in_thread_again(ctx: ToolContext[Any], effects: str) -> str:
+    return charged(ctx, effects)
+
+
 @tool(isolation="process")
 def for_ever(begun: str) -> None:
     Path(begun).touch()

@@ -17,11 +17,13 @@ import pytest
 from counterfoil import Agent, Approval, Run, Runtime, Tool, ToolContext, tool
 from counterfoil.testing import ScriptedModel
 
-SOON = 10.0
+SOON = 30.0
 """Seconds after which a test that hangs fails; nothing is measured against it."""
 
-both = pytest.mark.parametrize("kind", ["memory", "sqlite"])
-"""The test runs on every store that needs no server."""
+both = pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"])
+"""The test runs on every store."""
+shared = pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+"""The test runs on every store that several processes may have open."""
 shared = pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 """The test runs on every store that several processes may have open."""
 
@@ -61,10 +63,17 @@ class Child:
         pipe = subprocess.PIPE
         root = Path(__file__).parent.parent
         self.process = subprocess.Popen(command, cwd=root, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
-        assert self.process.stdout.readline() == "ready\n", self.process.stderr.read()
+        self._is_ready = False
+
+    def ready(self) -> None:
+        """Wait until it is."""
+        if not self._is_ready:
+            assert self.process.stdout.readline() == "ready\n", self.process.stderr.read()
+        self._is_ready = True
 
     def begin(self) -> None:
-        """Let it go on."""
+        """Let it go on, once it is ready."""
+        self.ready()
         self.process.stdin.write("\n")
         self.process.stdin.flush()
 

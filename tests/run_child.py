@@ -15,6 +15,7 @@ from pathlib import Path
 
 from counterfoil import Agent, DecisionConflict, NotPending, Runtime, ToolContext, tool
 from counterfoil.testing import ScriptedModel, call, say
+from tests import boundary_bodies as bodies
 
 EFFECTS = ""
 
@@ -82,6 +83,11 @@ def agents() -> list[Agent]:
             model=ScriptedModel([[call("locked", till="x", n=i) for i in range(6)], say("done")]),
             tools=tools,
         ),
+        Agent(
+            "charger",
+            model=ScriptedModel([[call("charge_in_thread", effects=EFFECTS, id="c")], say("done")]),
+            tools=[bodies.charge_in_thread],
+        ),
         Agent("keeper", model=ScriptedModel([[call("keep", till="x")], say("done")]), tools=tools),
     ]
 
@@ -117,11 +123,41 @@ async def approve(runtime: Runtime, run_id: str, *call_ids: str) -> None:
     print(run.status, *answers, flush=True)
 
 
+async def contest(runtime: Runtime, run_id: str, number: str, of: str, decisions: str) -> None:
+    """Make this process's share of so many decisions on two calls at once, and drive on; print how each was answered.
+
+    Decisions on `a` approve or reject; those on `b` approve as it is or edited, so that one of them starts it.
+    """
+    run = await runtime.get(run_id)
+    seen = {a.call_id: a.digest for a in await run.approvals()}
+    mine = [i for i in range(int(decisions)) if i % int(of) == int(number)]
+    ready()
+
+    async def decide(call_id: str, i: int) -> str:
+        kind = ("approve", "reject" if call_id == "a" else "edit")[i // int(of) % 2]
+        given = {"by": f"p{i}", "digest": seen[call_id]}
+        try:
+            if kind == "reject":
+                await run.reject(call_id, **given)
+            else:
+                await run.approve(call_id, **given, **({"input": {"n": 9}} if kind == "edit" else {}))
+        except DecisionConflict:
+            return f"{call_id}:{kind}:conflict"
+        return f"{call_id}:{kind}:taken"
+
+    answers = await asyncio.gather(*(decide(call_id, i) for i in mine for call_id in "ab"))
+    while run.status in ("paused", "running"):
+        await run.wait()
+        await asyncio.sleep(0.005)
+    print(run.status, *answers, flush=True)
+
+
 async def main(url: str, task: str, *arguments: str) -> None:
     """Do the task."""
     heartbeat = 0.1 if task == "drive_quickly" else 2.0
+    tasks = {"drive": drive, "drive_quickly": drive, "approve": approve, "contest": contest}
     async with Runtime(url, agents=agents(), deps=deps, heartbeat=heartbeat) as runtime:
-        await {"drive": drive, "drive_quickly": drive, "approve": approve}[task](runtime, *arguments)
+        await tasks[task](runtime, *arguments)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from counterfoil import (
     Rule,
     Tool,
     ToolContext,
+    ToolResult,
     tool,
 )  # fmt: skip  # names in rows
 from counterfoil.core.approval import Decision
@@ -365,6 +366,215 @@ def test_another_rule_that_asks_opens_a_new_approval_linked_to_the_old(place):
             await again.wait()
             assert len(seen) == 1
             assert again.status == "completed"
+
+    go(main())
+
+
+@both
+@law("7.2.digest", "7.4")
+@case("R064", "R070")
+@pytest.mark.parametrize("named", ["digest", "approval"])
+def test_a_repeat_of_the_first_decision_does_not_count_as_the_second(place, named):
+    _, before = two_policies()
+    desk, _ = payer(policy=before)
+    stricter, seen = payer(policy=Policy([Rule("second look", "ask", tool="pay")]))
+
+    async def main():
+        async with place.open(desk) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+            first = await the_approval(run)
+        async with place.open(stricter) as runtime:
+            again = await runtime.get(run.id)
+            mine = {named: first.id if named == "approval" else first.digest}
+            await again.approve("a", by="grace", **mine)
+            await again.wait()
+            second = await the_approval(again)
+            assert (second.effective_input, second.digest == first.digest) == (first.effective_input, False)
+            tip = len(await runtime.store.entries("default", run.interaction_id))
+            assert await again.approve("a", by="grace", **mine) == first
+            for other in ({"input": {"n": 5}}, {"input": {"n": "not even a number"}}):
+                with pytest.raises(DecisionConflict):
+                    await again.approve("a", by="grace", **mine, **other)
+            with pytest.raises(DecisionConflict):
+                await again.reject("a", by="grace", **mine)
+            assert len(await runtime.store.entries("default", run.interaction_id)) == tip
+            assert (await pending(again), seen) == (["a"], [])
+            await again.reject("a", by="heidi", digest=second.digest, approval=second.id)
+            await again.wait()
+            assert (outcomes(again), seen) == ({"a": "Rejected"}, [])
+            assert await again.approve("a", by="grace", **mine) == first
+
+    go(main())
+
+
+@both
+@law("7.3", "7.4", "1.2.call-part")
+@case("R064", "R065")
+def test_an_edit_that_another_rule_asks_about_again_is_told_to_the_model_all_the_same(place):
+    policy = Policy(
+        [
+            Rule("large", "ask", tool="pay", when=lambda f: f.input["n"] > 5),
+            Rule("small", "ask", tool="pay", when=lambda f: f.input["n"] <= 5),
+        ]
+    )
+    desk, seen = payer(policy=policy)
+
+    async def main():
+        async with place.open(desk) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+            first = await the_approval(run)
+            await run.approve("a", by="grace", input={"n": 7}, digest=first.digest)
+            await run.wait()
+            second = await the_approval(run)
+            assert (second.rule, second.after) == ("large", first.id)
+            assert (second.input, second.effective_input) == ({"n": 1}, {"n": 7})
+            await run.approve("a", by="heidi", digest=second.digest)
+            await run.wait()
+            assert [x["n"] for x in seen] == [7]
+            assert 'person changed the arguments of pay before it ran: {"n":7}' in told(desk)["a"]
+            part = run.calls[0]
+            assert (part.input, part.effective_input, part.approval.by) == ({"n": 1}, {"n": 7}, "heidi")
+            assert run.results[0].output == "pay 7, time 1"
+            (row,) = [row for row in await runtime.timeline(run.id) if row.kind == "call"]
+            assert row.notes == ("edited by grace: n: 1 → 7",)
+
+    go(main())
+
+
+@both
+@law("7.3", "7.6")
+@pytest.mark.parametrize("how", ["again", "rerun", "record"])
+def test_an_edit_is_told_also_where_the_body_died_and_the_call_went_on_elsewhere(place, how):
+    async def main():
+        gate = Gate()
+        book = gate.tool("book", needs_approval=True, idempotent=how == "again")
+        script = [[call("book", at="x", id="a")], say("done")]
+        async with place.runtime(agent(script, book)) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+            await run.approve("a", by="grace", input={"at": "y"})
+            await gate.began("y")
+        desk = agent(script, book)
+        async with place.open(desk) as runtime:
+            gate.open("y")
+            again = await runtime.get(run.id)
+            if how != "again":
+                await arrives(again, "paused")
+                given = {"rerun": True} if how == "rerun" else {"result": ToolResult.text("y done")}
+                await again.settle("a", by="heidi", **given)
+            await arrives(again, "completed")
+            assert told(desk)["a"] == '[A person changed the arguments of book before it ran: {"at":"y"}]\ny done'
+            assert again.results[0].output == "y done"
+            (row,) = [row for row in await runtime.timeline(run.id) if row.kind == "call"]
+            assert row.notes[0] == 'edited by grace: at: "x" → "y"'
+
+    go(main())
+
+
+@both
+@law("7.4", "7.6", "3.after-start")
+@pytest.mark.parametrize("how", ["denied", "gone", "changed"])
+def test_where_a_further_attempt_is_refused_the_model_reads_that_an_earlier_one_ran(place, how):
+    async def main():
+        gate = Gate()
+        script = [[call("work", at="x", id="a")], say("done")]
+        async with place.runtime(agent(script, gate.tool())) as runtime:
+            run = await runtime.start("desk", "go")
+            await gate.began("x")
+
+        @tool
+        async def work(where: str) -> str:
+            """Work, as of today."""
+            return where
+
+        tools = {"denied": [gate.tool()], "gone": [fine], "changed": [work]}[how]
+        policy = Policy([Rule("stop", "deny", tool="work", reason="frozen")]) if how == "denied" else None
+        desk = agent(script, *tools, policy=policy)
+        async with place.open(desk) as runtime:
+            again = await arrives(await runtime.get(run.id), "paused")
+            await again.settle("a", by="grace", rerun=True)
+            await arrives(again, "completed")
+            assert outcomes(again) == {"a": "Denied" if how == "denied" else "Failed"}
+            assert "Nothing ran" not in told(desk)["a"]
+            assert "an earlier attempt may have had an effect" in told(desk)["a"]
+            assert again.results[0].failure is None or again.results[0].failure.body == "unknown"
+            assert gate.log == ["+x", "-x"]
+
+    go(main())
+
+
+@both
+@law("7.4", "1.2.call-part")
+def test_an_approval_and_its_call_name_the_policy_as_it_was(place):
+    ask, before = two_policies()
+    desk, _ = payer(policy=before)
+    after = Policy([ask, Rule("other", "deny", tool="fine")])
+    same, _ = payer(policy=after)
+
+    async def main():
+        async with place.open(desk) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+            approval = await the_approval(run)
+            assert (approval.revision, approval.rule) == (before.revision, "ask")
+            assert approval.to_json()["revision"] == before.revision
+            assert run.calls[0].decision["revision"] == before.revision
+        async with place.open(same) as runtime:
+            again = await runtime.get(run.id)
+            assert (await again.approve("a", by="grace")).revision == before.revision
+            await again.wait()
+            # What judged it when it started is on record too.
+            assert again.calls[0].decision["revision"] == after.revision != before.revision
+
+    go(main())
+
+
+@both
+@law("10.who-decides")
+@pytest.mark.parametrize("rule", [None, {}, {"approvers": ("ivan",)}], ids=["the tool asks", "a rule asks", "names"])
+def test_a_tool_names_who_may_decide_on_its_calls_unless_the_rule_that_asks_does(place, rule):
+    pay, seen = counted("pay", needs_approval=rule is None, approvers=["role:lead"], not_caller=True)
+    policy = None if rule is None else Policy([Rule("ask", "ask", tool="pay", **rule)])
+    desk = agent([[call("pay", n=1, id="a")], say("done")], pay, policy=policy)
+    allowed = "ivan" if rule else "grace"
+
+    async def main():
+        async with place.open(desk) as runtime:
+            run = await (await runtime.start("desk", "go", caller=Caller(user="ada"))).wait()
+            approval = await the_approval(run)
+            assert (approval.approvers, approval.not_user) == (("ivan",) if rule else ("role:lead",), "ada")
+            for by, roles in (("ada", ("lead",)), ("eve", ()), ("heidi", ("clerk",))):
+                with pytest.raises(NotAllowed):
+                    await run.approve("a", by=by, roles=roles)
+            await run.approve("a", by=allowed, roles=("lead",))
+            await run.wait()
+            assert len(seen) == 1
+
+    go(main())
+
+
+@both
+@law("10.who-decides", "7.6.interrupted-ask")
+def test_who_might_not_let_a_call_run_may_not_let_it_run_again(place):
+    async def main():
+        gate = Gate()
+        policy = Policy([Rule("lead", "ask", tool="book", approvers=("role:lead",), not_caller=True)])
+        script = [[call("book", at="x", id="a")], say("done")]
+        desk = agent(script, gate.tool("book"), policy=policy)
+        async with place.runtime(desk) as runtime:
+            run = await (await runtime.start("desk", "go", caller=Caller(user="ada"))).wait()
+            await run.approve("a", by="grace", roles=("lead",))
+            await gate.began("x")
+        async with place.open(desk) as runtime:
+            again = await arrives(await runtime.get(run.id), "paused")
+            approval = await the_approval(again)
+            assert (approval.kind, approval.approvers, approval.not_user) == ("interrupted", ("role:lead",), "ada")
+            for by, roles in (("ada", ("lead",)), ("eve", ())):
+                with pytest.raises(NotAllowed):
+                    await again.settle("a", by=by, roles=roles, rerun=True)
+            await again.settle(
+                "a", by="grace", roles=("lead",), result=ToolResult.text("booked"), digest=approval.digest
+            )
+            await again.wait()
+            assert again.results[0].output == "booked"
 
     go(main())
 
@@ -726,6 +936,58 @@ def test_a_rejection_counts_where_no_policy_asks_any_more(place):
             await again.reject("a", by="grace")
             await again.wait()
             assert (seen, outcomes(again), again.answer) == ([], {"a": "Rejected"}, "done")
+
+    go(main())
+
+
+@both
+@law("7.1", "7.2.digest")
+@case("R059", "R061", "R067", "R068")
+def test_an_approval_is_of_one_call_alone_and_the_model_waits_for_each(place):
+    pay, paid = counted("pay", needs_approval=True)
+    send, sent = counted("send", needs_approval=True)
+    edits = []
+    schema = {"type": "object", "properties": {"file": {"type": "string"}}}
+    edit = Tool("edit", "Edit a file.", schema, lambda given: edits.append(given["file"]) or "ok", needs_approval=True)
+    turns = [
+        [call("pay", n=10, id="a")],
+        # The same arguments once more under another id, more of them, another tool, another object.
+        [
+            call("pay", n=10, id="b"), call("pay", n=1000, id="c"), call("send", n=10, id="d"),
+            call("edit", file="A", id="e"),
+        ],
+        [call("edit", file="B", id="f")],
+        say("done"),
+    ]  # fmt: skip  # what comes together
+    desk = agent(turns, pay, send, edit)
+
+    async def main():
+        async with place.open(desk) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+            first = await the_approval(run)
+            with pytest.raises(TypeError, match="scope"):
+                await run.approve("a", by="grace", scope="run")
+            assert (await pending(run), len(requests(desk))) == (["a"], 1)
+            await run.approve("a", by="grace", digest=first.digest)
+            await run.wait()
+            assert [x["n"] for x in paid] == [10]
+            assert (await pending(run), len(requests(desk))) == (["b", "c", "d", "e"], 2)
+            seen = {a.call_id: a.digest for a in await run.approvals()}
+            # What is bound is tool and input, and not the id that a model happened to give.
+            assert {call_id for call_id, digest in seen.items() if digest == first.digest} == {"b"}
+            for other in ("c", "d", "e"):
+                with pytest.raises(DecisionConflict):
+                    await run.approve(other, by="grace", digest=first.digest)
+                with pytest.raises(NotPending):
+                    await run.approve(other, by="grace", approval=first.id)
+            for call_id in "bcd":
+                await run.reject(call_id, by="grace")
+            await run.approve("e", by="grace")
+            await run.wait()
+            assert (await pending(run), edits, len(requests(desk))) == (["f"], ["A"], 3)
+            await run.reject("f", by="grace")
+            await run.wait()
+            assert ([x["n"] for x in paid], sent, edits, run.answer) == ([10], [], ["A"], "done")
 
     go(main())
 

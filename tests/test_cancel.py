@@ -306,6 +306,69 @@ def test_a_cancel_breaks_off_the_request_to_the_model(place):
     go(main())
 
 
+class Deaf:
+    """A model that goes on whatever it is told, until the test is over."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.told = 0
+
+    async def respond(self, request):
+        while True:
+            self.asked.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                self.told += 1
+        yield ModelTurn(text="never")
+
+
+@both
+@law("7.8")
+@case("R100")
+def test_a_model_that_swallows_its_cancel_holds_a_cancelled_run_for_no_longer_than_a_body(place):
+    async def main():
+        model = Deaf()
+        async with place.open(Agent("desk", model=model, limits=Limits(cancel_grace=0.05))) as runtime:
+            run = await runtime.start("desk", "go")
+            await model.asked.wait()
+            await run.cancel("enough")
+            await run.wait()
+            assert cancelled(run)
+            assert (run.reason, run.steps, model.told) == ("enough", 0, 1)
+
+    go(main())
+
+
+@both
+@law("5.limit")
+def test_a_model_that_swallows_its_cancel_holds_no_run_whose_time_is_used_up(place):
+    async def main():
+        model = Deaf()
+        limits = Limits(seconds=0.1, cancel_grace=0.05)
+        async with place.open(Agent("desk", model=model, limits=limits)) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+            assert (run.status, run.ended_by, model.told) == ("limited", "limit", 1)
+
+    go(main())
+
+
+@both
+@law("7.6")
+def test_a_model_that_swallows_its_cancel_holds_no_runtime_that_closes(place):
+    async def main():
+        model = Deaf()
+        async with place.runtime(Agent("desk", model=model, limits=Limits(cancel_grace=0.05))) as runtime:
+            run = await runtime.start("desk", "go")
+            await model.asked.wait()
+        assert model.told == 1
+        desk = agent([say("done")])
+        async with place.open(desk) as runtime:
+            assert (await arrives(await runtime.get(run.id), "completed")).answer == "done"
+
+    go(main())
+
+
 @both
 @law("7.8")
 def test_a_cancel_breaks_off_the_wait_before_the_model_is_asked_again(place):
@@ -409,9 +472,13 @@ def test_a_second_cancel_and_one_after_the_end_change_nothing(place):
         async with place.open(desk, agent([say("done")], name="quick")) as runtime:
             run = await runtime.start("desk", "go")
             await gate.began("w")
-            await asyncio.gather(run.cancel("first"), run.cancel("second"))
+            await asyncio.gather(run.cancel("one"), run.cancel("other"))
             await run.wait()
-            assert (cancelled(run), run.reason) == (True, "first")
+            cancels = [
+                e.reason for e in await runtime.store.entries("default", run.interaction_id) if e.kind == "cancel"
+            ]
+            assert (cancelled(run), run.reason) == (True, cancels[0])
+            assert set(cancels) <= {"one", "other"}
             tip = len(await runtime.store.entries("default", run.interaction_id))
             await run.cancel("third")
             assert len(await runtime.store.entries("default", run.interaction_id)) == tip

@@ -151,13 +151,14 @@ RESULT = CALL | {
     "decision": JSON,
     "parsed": st.none() | INPUTS,
     "replaced": JSON,
+    "over": st.none() | st.booleans(),
 }
 
 
 @st.composite
 def decided(draw: st.DrawFn) -> DecidedEntry:
-    """A decision is stored with the time of its entry."""
-    at = draw(TIMES)
+    """A decision is stored with the time of its entry, and names the entry's approval."""
+    at, approval_id = draw(TIMES), draw(TEXTS)
     decision = Decision(
         choice=draw(st.sampled_from(["approve", "reject", "rerun", "record", "answer"])),
         by=draw(MAYBE),
@@ -166,8 +167,9 @@ def decided(draw: st.DrawFn) -> DecidedEntry:
         digest=draw(MAYBE),
         value=draw(JSON),
         at=at,
+        approval=approval_id,
     )
-    rest = draw(st.fixed_dictionaries({**CALL, "at": st.just(at), "approval_id": TEXTS}))
+    rest = draw(st.fixed_dictionaries({**CALL, "at": st.just(at), "approval_id": st.just(approval_id)}))
     return DecidedEntry(**rest, decision=decision)
 
 

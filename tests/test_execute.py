@@ -217,6 +217,11 @@ def check_timed_out(seen: Ran, *, may_run: bool) -> None:
     assert f"took longer than {SHORT} seconds" in seen.read
     assert "may have had an effect" in seen.read
     assert ("may still be running" in seen.read) is may_run
+    (call,) = seen.run._state.calls
+    assert call.result is not None
+    assert call.result.over is not may_run
+    stopped = "was stopped before its end, and may have had an effect"
+    assert seen.notes == (("a result came too late and does not count",) if seen.late else (stopped,))
     assert isinstance(seen.report.error, TimedOut)
     assert len(seen.handled) == len(seen.stored) == 1
     assert seen.run.answer == "done"
@@ -629,6 +634,7 @@ def test_a_time_out_is_tried_again_and_every_attempt_has_the_same_key_and_a_cloc
 
     seen = go([slow], call("slow"))
     assert seen.read == "second"
+    assert seen.notes == ("took 2 attempts",)
     assert len(keys) == 2
     assert len(set(keys)) == 1
 
@@ -650,6 +656,22 @@ def test_each_attempt_takes_the_lock_of_its_call_and_gives_it_back():
     seen = go([counts], calls, effects=FrozenEffects())
     assert seen.reads == ["a", "b"]
     assert events == ["a in", "a out", "b in", "b out", "a in", "a out"]
+
+
+@law("2.7.lock", "3.4080")
+def test_a_body_that_may_still_run_keeps_its_lock_and_no_further_attempt_waits_for_it():
+    let_go = threading.Event()
+    tries: list[int] = []
+
+    @tool(read_only=True, retries=2, timeout=SHORT, lock="shelf")
+    def hangs(ctx: ToolContext[Any]) -> str:
+        tries.append(ctx.attempt)
+        let_go.wait(SECONDS)
+        return "at last"
+
+    seen = go([hangs], call("hangs"), then=_late_is_there(let_go))
+    check_timed_out(seen, may_run=True)
+    assert (tries, seen.part.attempt) == ([1], 1)
 
 
 def test_each_attempt_is_a_start_on_record_and_guards_see_the_last_end_alone():

@@ -9,7 +9,7 @@ import pytest
 from counterfoil import Limits, NotFound, ToolError, tool
 from counterfoil.core.turn import Usage
 from counterfoil.testing import call, say
-from tests.helpers import Gate, agent, arrives, both, broken, counted, fine, go, outcomes, requests
+from tests.helpers import SOON, Gate, agent, arrives, both, broken, counted, fine, go, outcomes, requests
 from tests.marks import case, law
 
 
@@ -61,7 +61,7 @@ def test_wait_with_a_time_limit_leaves_the_run_going(place):
             done = await asyncio.gather(*waiters, return_exceptions=True)
             assert isinstance(done[0], asyncio.CancelledError)
             assert done[1].answer == done[2].answer == "done"
-            assert await run.wait(0.01) is run  # it has ended
+            assert await run.wait(SOON) is run  # it has ended
 
     go(main())
 

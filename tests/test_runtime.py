@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,9 +14,11 @@ from counterfoil import Caller, DecisionConflict, Limits, NotFound, NotPending, 
 from counterfoil.core.errors import Conflict, DefinitionError, UsageError
 from counterfoil.doors.cli.app import app
 from counterfoil.testing import FrozenEffects, call, say
+from tests import boundary_bodies as bodies
 from tests.helpers import (
     Child,
     Gate,
+    Place,
     agent,
     arrives,
     both,
@@ -25,6 +28,7 @@ from tests.helpers import (
     fine,
     go,
     outcomes,
+    shared,
     the_approval,
     told,
     until,
@@ -33,11 +37,11 @@ from tests.marks import case, law
 from tests.run_child import agents as child_agents
 
 
-def paused_payer(folder: Path) -> str:
+def paused_payer(place: Place) -> str:
     """The id of a paused run of the children's payer, of a tenant and user of its own."""
 
     async def main():
-        async with Runtime(f"sqlite:///{folder}/runs.db", agents=child_agents()) as runtime:
+        async with Runtime(place.url, agents=child_agents()) as runtime:
             run = await (await runtime.start("payer", "go")).wait()
             assert run.status == "paused"
             return run.id
@@ -194,14 +198,15 @@ def test_a_body_that_died_waits_for_a_person_who_settles_it(place, how):
     go(main())
 
 
+@shared
 @law("7.6", "2.1")
 @case("R005", "R019")
-def test_every_reader_sees_one_state_of_a_call_that_a_kill_left_open_and_reading_repairs_nothing(tmp_path):
-    run_id = killed_with_a_body(tmp_path, "hanger")
+def test_every_reader_sees_one_state_of_a_call_that_a_kill_left_open_and_reading_repairs_nothing(place, tmp_path):
+    run_id = killed_with_a_body(place, tmp_path, "hanger")
 
     async def look():
         """What each reader shows of the call: its part, the timeline, a client's items, events, the command line."""
-        async with Runtime(f"sqlite:///{tmp_path}/runs.db") as reader:
+        async with Runtime(place.url) as reader:
             run = await reader.get(run_id)
             items = await reader.context(run_id)
             tip = len(await reader.store.entries("default", run.interaction_id))
@@ -212,7 +217,7 @@ def test_every_reader_sees_one_state_of_a_call_that_a_kill_left_open_and_reading
             return tip, states, client, rows, len(ended)
 
     async def settle():
-        async with Runtime(f"sqlite:///{tmp_path}/runs.db", agents=child_agents()) as runtime:
+        async with Runtime(place.url, agents=child_agents()) as runtime:
             run = await arrives(await runtime.get(run_id), "paused")
             await run.settle("h", by="grace", result=ToolResult.text("it went through"))
             await run.wait()
@@ -223,7 +228,7 @@ def test_every_reader_sees_one_state_of_a_call_that_a_kill_left_open_and_reading
     assert seen[1:3] == ((["settled"], ["it went through"]), ["it went through"])
     assert len(seen[3]) == seen[4] == 1
     assert go(look()) == seen
-    typed = CliRunner().invoke(app, ["show", run_id, "--store", f"sqlite:///{tmp_path}/runs.db"])
+    typed = CliRunner().invoke(app, ["show", run_id, "--store", place.url])
     assert "grace recorded what hang did" in typed.stdout
     assert go(look()) == seen
 
@@ -283,6 +288,41 @@ def test_a_safe_body_runs_again_three_times_at_most(place):
             assert (await the_approval(again)).kind == "interrupted"
 
     go(main())
+
+
+@both
+@law("7.6")
+@case("R040")
+@pytest.mark.parametrize("where", ["thread", "process"])
+@pytest.mark.parametrize("how", ["again", "rerun"])
+def test_a_later_attempt_is_given_what_a_durable_sub_step_returned(place, tmp_path, where, how):
+    effects = tmp_path / "effects"
+    effects.touch()
+    name = f"charge_in_{where}{'_again' if how == 'again' else ''}"
+    script = [[call(name, effects=str(effects), id="c")], say("done")]
+
+    async def main():
+        async with place.runtime(agent(script, getattr(bodies, name))) as runtime:
+            run = await runtime.start("desk", "go")
+            await until(lambda: "attempt 1" in effects.read_text())
+        desk = agent(script, getattr(bodies, name))
+        async with place.open(desk) as runtime:
+            again = await runtime.get(run.id)
+            if how == "rerun":
+                await arrives(again, "paused")
+                await again.settle("c", by="grace", rerun=True)
+            while "attempt 2" not in effects.read_text():
+                with contextlib.suppress(TimeoutError):
+                    await again.wait(0.01)  # without a sweep, whoever waits takes the run up
+            with effects.open("a") as f:
+                f.write("end\n")
+            await arrives(again, "completed")
+            assert (again.results[0].output, again.results[0].attempt) == ("charge 7", 2)
+            (row,) = [row for row in await runtime.timeline(run.id) if row.kind == "call"]
+            assert "took 2 attempts" in row.notes
+
+    go(main())
+    assert effects.read_text().splitlines()[:3] == ["charged", "attempt 1 has 7", "attempt 2 has 7"]
 
 
 @both
@@ -457,11 +497,12 @@ def test_reads_of_what_is_not_there(place):
 # several processes
 
 
+@shared
 @law("7.5", "7.2")
 @case("R076")
-def test_the_same_approval_from_two_processes_runs_the_body_once(tmp_path):
-    run_id = paused_payer(tmp_path)
-    children = [Child(tmp_path, "approve", run_id, "a", "b") for _ in range(2)]
+def test_the_same_approval_from_two_processes_runs_the_body_once(place, tmp_path):
+    run_id = paused_payer(place)
+    children = [Child(tmp_path, "approve", run_id, "a", "b", url=place.url) for _ in range(2)]
     for child in children:
         child.begin()
     ends = [child.end() for child in children]
@@ -470,7 +511,7 @@ def test_the_same_approval_from_two_processes_runs_the_body_once(tmp_path):
     assert sorted(line.split()[1] for line in children[0].lines()) == ["1", "2"]
 
     async def main():
-        async with Runtime(f"sqlite:///{tmp_path}/runs.db") as reader:
+        async with Runtime(place.url) as reader:
             await content(reader)
             run = await reader.get(run_id)
             assert [r.output for r in run.results] == ["paid 1", "paid 2"]
@@ -478,26 +519,28 @@ def test_the_same_approval_from_two_processes_runs_the_body_once(tmp_path):
     go(main())
 
 
+@shared
 @law("7.9")
 @case("R034")
-def test_another_process_resumes_with_the_identity_of_the_start(tmp_path):
+def test_another_process_resumes_with_the_identity_of_the_start(place, tmp_path):
     async def start():
-        async with Runtime(f"sqlite:///{tmp_path}/runs.db", agents=child_agents()) as runtime:
+        async with Runtime(place.url, agents=child_agents()) as runtime:
             run = await runtime.start("payer", "go", caller=Caller(user="ada", roles=("clerk",)))
             await run.wait()
             return run.id
 
     run_id = go(start())
-    child = Child(tmp_path, "approve", run_id, "a", "b")
+    child = Child(tmp_path, "approve", run_id, "a", "b", url=place.url)
     child.begin()
     child.end()
     pid = str(child.process.pid)
     assert [line.split()[2:] for line in child.lines()] == [["default", "ada", f"deps-{pid}", pid]] * 2
 
 
+@shared
 @law("2.7.lock")
-def test_calls_with_equal_locks_never_overlap_in_two_processes(tmp_path):
-    children = [Child(tmp_path, "drive", "teller") for _ in range(2)]
+def test_calls_with_equal_locks_never_overlap_in_two_processes(place, tmp_path):
+    children = [Child(tmp_path, "drive", "teller", url=place.url) for _ in range(2)]
     for child in children:
         child.begin()
     assert [child.end()[0] for child in children] == ["completed", "completed"]
@@ -508,14 +551,14 @@ def test_calls_with_equal_locks_never_overlap_in_two_processes(tmp_path):
         assert end == "-" + begin[1:]
 
 
-def killed_with_a_body(folder: Path, name: str) -> str:
+def killed_with_a_body(place: Place, folder: Path, name: str) -> str:
     """The id of a run whose process was killed while its body ran."""
-    child = Child(folder, "drive", name)
+    child = Child(folder, "drive", name, url=place.url)
     child.begin()
 
     async def run_id():
         await until(child.lines)
-        async with Runtime(f"sqlite:///{folder}/runs.db") as reader:
+        async with Runtime(place.url) as reader:
             return (await reader.runs())[0].run_id
 
     found = go(run_id())
@@ -523,23 +566,25 @@ def killed_with_a_body(folder: Path, name: str) -> str:
     return found
 
 
+@shared
 @law("2.7.lock")
-def test_a_lock_whose_holder_was_killed_is_free(tmp_path):
-    killed_with_a_body(tmp_path, "keeper")
+def test_a_lock_whose_holder_was_killed_is_free(place, tmp_path):
+    killed_with_a_body(place, tmp_path, "keeper")
     (tmp_path / "effects").write_text("")
-    child = Child(tmp_path, "drive", "teller")
+    child = Child(tmp_path, "drive", "teller", url=place.url)
     child.begin()
     assert child.end()[0] == "completed"
     assert len(child.lines()) == 12
 
 
+@shared
 @law("7.6", "7.6.interrupted-ask")
 @case("R002")
-def test_a_dead_process_is_told_by_pid_and_start_time_and_its_run_taken_up(tmp_path):
-    run_id = killed_with_a_body(tmp_path, "hanger")
+def test_a_dead_process_is_told_by_pid_and_start_time_and_its_run_taken_up(place, tmp_path):
+    run_id = killed_with_a_body(place, tmp_path, "hanger")
 
     async def main():
-        async with Runtime(f"sqlite:///{tmp_path}/runs.db", agents=child_agents()) as runtime:
+        async with Runtime(place.url, agents=child_agents()) as runtime:
             run = await runtime.get(run_id)
             await arrives(run, "paused")
             assert (await the_approval(run)).kind == "interrupted"
@@ -555,14 +600,40 @@ def test_a_dead_process_is_told_by_pid_and_start_time_and_its_run_taken_up(tmp_p
     go(main())
 
 
+@shared
+@law("7.6", "7.6.interrupted-ask")
+@case("R040", "R002")
+def test_a_sub_step_that_is_on_record_survives_the_kill_of_its_process(place, tmp_path):
+    child = Child(tmp_path, "drive", "charger", url=place.url)
+    child.begin()
+
+    async def main():
+        await until(lambda: "attempt 1 has 7" in child.lines())
+        child.kill()
+        desk = agent([say("asked before"), say("done")], bodies.charge_in_thread, name="charger")
+        async with place.open(desk) as runtime:
+            run = await runtime.get((await runtime.runs())[0].run_id)
+            await arrives(run, "paused")
+            await run.settle("c", by="grace", rerun=True)
+            await until(lambda: "attempt 2 has 7" in child.lines())
+            with child.effects.open("a") as f:
+                f.write("end\n")
+            await arrives(run, "completed")
+            assert (run.results[0].output, run.results[0].attempt) == ("charge 7", 2)
+
+    go(main())
+    assert child.lines().count("charged") == 1
+
+
+@shared
 @law("7.9")
-def test_a_living_process_keeps_its_run(tmp_path):
-    child = Child(tmp_path, "drive", "hanger")
+def test_a_living_process_keeps_its_run(place, tmp_path):
+    child = Child(tmp_path, "drive", "hanger", url=place.url)
     child.begin()
 
     async def main():
         await until(child.lines)
-        async with Runtime(f"sqlite:///{tmp_path}/runs.db", agents=child_agents()) as runtime:
+        async with Runtime(place.url, agents=child_agents()) as runtime:
             run = await runtime.get((await runtime.runs())[0].run_id)
             with pytest.raises(TimeoutError):
                 await run.wait(0.3)
@@ -577,14 +648,15 @@ def test_a_living_process_keeps_its_run(tmp_path):
     assert len([line for line in child.lines() if line.startswith("hang")]) == 1
 
 
+@shared
 @law("7.8")
-def test_a_cancel_from_another_process_reaches_the_body(tmp_path):
-    child = Child(tmp_path, "drive", "hanger")
+def test_a_cancel_from_another_process_reaches_the_body(place, tmp_path):
+    child = Child(tmp_path, "drive", "hanger", url=place.url)
     child.begin()
 
     async def main():
         await until(child.lines)
-        async with Runtime(f"sqlite:///{tmp_path}/runs.db") as reader:
+        async with Runtime(place.url) as reader:
             run = await reader.get((await reader.runs())[0].run_id)
             assert await run.send("hello?") is True
             await run.cancel("enough")
@@ -596,13 +668,14 @@ def test_a_cancel_from_another_process_reaches_the_body(tmp_path):
     assert child.end()[0] == "cancelled"
 
 
+@shared
 @law("7.9")
-def test_an_agent_that_comes_late_has_its_runs_taken_up_too(tmp_path):
+def test_an_agent_that_comes_late_has_its_runs_taken_up_too(place, tmp_path):
     pay, seen = counted("pay", needs_approval=True)
     desk = agent([[call("pay", id="a")], say("done")], pay)
 
     async def main():
-        async with Runtime(f"sqlite:///{tmp_path}/runs.db") as runtime, Runtime(runtime.url) as reader:
+        async with Runtime(place.url) as runtime, Runtime(runtime.url) as reader:
             run = await (await runtime.start(desk, "go")).wait()
             await reader.approve(run.id, "a", by="grace")
             while (await run.refresh()).status != "completed":

@@ -330,14 +330,14 @@ def test_a_body_that_hangs_is_stopped_when_the_time_of_the_run_is_used_up(place)
         gate = Gate()
         desk = agent(
             [[call("work", at="a", id="a"), call("work", at="b", id="b"), call("fine", id="f")], say("never")],
-            gate.tool(), fine, limits=Limits(seconds=0.05, concurrency=1),
+            gate.tool(), fine, limits=Limits(seconds=0.5, concurrency=1),
         )  # fmt: skip  # rows by what belongs together
         async with place.open(desk) as runtime:
             run = await (await runtime.start("desk", "go")).wait()
             assert codes(run) == dict.fromkeys(("a", "b", "f"), ErrorCode.LIMIT_REACHED)
             assert gate.log == ["+a", "-a"]
             assert (run.status, run.ended_by) == ("limited", "limit")
-            assert "0.05 seconds" in run.reason
+            assert "0.5 seconds" in run.reason
 
     go(main())
 
@@ -365,7 +365,7 @@ def test_a_model_that_hangs_is_stopped_when_the_time_of_the_run_is_used_up(place
 
     async def main():
         model = Hanging()
-        desk = Agent("desk", model=model, limits=Limits(seconds=0.05))
+        desk = Agent("desk", model=model, limits=Limits(seconds=0.5))
         async with place.open(desk) as runtime:
             run = await (await runtime.start("desk", "go")).wait()
             assert model.stopped

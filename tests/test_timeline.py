@@ -23,7 +23,7 @@ from counterfoil.core.outcome import (
 )
 from counterfoil.core.result import ToolResult, seal
 from counterfoil.core.timeline import Row, rows, summary
-from tests.marks import law
+from tests.marks import case, law
 from tests.records import OUTCOMES, TIMEOUT, Book, a_call, ended
 
 KEPT_ID = "0198f000-0000-7000-8000-000000000001"
@@ -234,10 +234,25 @@ def test_a_result_kept_apart_says_how_to_read_it() -> None:
 
 
 def test_a_body_that_outlived_its_call_may_still_be_running() -> None:
-    assert call_row(ended(TIMEOUT)).notes == ("may have had an effect, and may still be running",)
-    assert call_row(ended(Cancelled("enough"))).notes == ("may have had an effect, and may still be running",)
+    for outcome in (TIMEOUT, Cancelled("enough")):
+        for over in (False, None):
+            notes = call_row(ended(outcome), over=over).notes
+            assert notes == ("may have had an effect, and may still be running",)
     assert call_row(ended(Cancelled("enough")), started=False).notes == ()
     assert call_row(ended(failed(17))).notes == ()
+
+
+@law("7.8")
+@case("R098")
+def test_a_body_that_was_stopped_is_told_apart_from_one_that_may_still_run() -> None:
+    for outcome in (TIMEOUT, Cancelled("enough")):
+        assert call_row(ended(outcome), over=True).notes == ("was stopped before its end, and may have had an effect",)
+
+
+@law("7.6")
+def test_how_many_attempts_a_call_took_is_told() -> None:
+    assert call_row(attempt=1).notes == ()
+    assert call_row(attempt=3).notes == ("took 3 attempts",)
 
 
 @law("7.7")

@@ -69,6 +69,9 @@ def test_two_tools_of_one_name_are_refused_in_either_order_and_never_renamed():
         ({"expose": int}, "expose takes exception classes"),
         ({"needs_approval": "always"}, "needs_approval must be"),
         ({"offered": True}, "offered must be"),
+        ({"approvers": "grace"}, "approvers must be a list of names"),
+        ({"approvers": ["grace", " "]}, "approvers must be a list of names"),
+        ({"not_caller": "yes"}, "not_caller must be True or False"),
         ({"timeout": "5"}, "timeout must be seconds over 0"),
     ],
     ids=str,
@@ -86,7 +89,7 @@ def test_settings_are_attributes_with_their_defaults():
         "read_only": False, "idempotent": False, "destructive": False, "needs_approval": False, "ends_run": False,
         "advisory": False, "sequential": False, "lock": None, "on_interrupted": "ask", "timeout": None,
         "max_output_bytes": None, "on_oversize": "keep", "expose": (), "isolation": "thread", "retries": 0,
-        "offered": None,
+        "offered": None, "approvers": (), "not_caller": False,
     }  # fmt: skip
     assert {name: getattr(plain, name) for name in SETTINGS} == expected
     assert tool(read_only=True)(echo).safe

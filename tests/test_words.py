@@ -54,7 +54,7 @@ CALLS: dict[str, list[str]] = {
         words.cancelled("refund", started=True, ended=True),
         words.cancelled("refund", started=True, ended=False),
     ],
-    "limit_in_body": [words.limit_in_body("refund")],
+    "limit_in_body": [words.limit_in_body("refund"), words.limit_in_body("refund", ended=True)],
     "edited": [words.edited("refund", '{"cents":200}')],
     "left_out": [words.left_out(1_191_808, "call_1", 1_200_000)],
     "output_mismatch": [words.output_mismatch("total: expected a number, got a text.")],

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, TypeAlias, cast
 
 from counterfoil.core.errors import DecisionConflict, NotAllowed, NotPending
-from counterfoil.core.jsontext import JsonValue
+from counterfoil.core.jsontext import JsonValue, dumps
 from counterfoil.core.turn import moment
 
 ApprovalKind: TypeAlias = Literal["approval", "question", "interrupted"]
@@ -23,9 +23,19 @@ CHOICES: Mapping[str, frozenset[str]] = {
 """Which decisions each kind of approval can be given."""
 
 
-def input_digest(tool_name: str, effective: bytes) -> str:
-    """SHA-256 (hex) that binds a decision to the tool and the exact effective input, as JSON bytes."""
-    return hashlib.sha256(tool_name.encode("utf-8", "replace") + b"\x00" + effective).hexdigest()
+def input_digest(tool_name: str, effective: bytes, after: str | None = None) -> str:
+    """SHA-256 (hex) that binds a decision to the tool and the exact effective input, as JSON bytes.
+
+    Args:
+        tool_name: the tool.
+        effective: the input; JSON holds no NUL, so the parts cannot run together.
+        after: the approval that this one replaces: a call that is asked about twice has two digests, so that a repeat
+            of the first decision is never taken for the second.
+    """
+    parts = [tool_name.encode("utf-8", "replace"), effective]
+    if after is not None:
+        parts.append(after.encode())
+    return hashlib.sha256(b"\x00".join(parts)).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +52,7 @@ class Approval:
     effective_input: JsonValue
     """What would run: after guards."""
     digest: str
-    """Binds a decision to exactly this tool and effective input."""
+    """Binds a decision to exactly this tool and effective input, and to this approval of them."""
     rule: str | None
     """The policy's rule that asks; None where the tool itself does."""
     reason: str | None
@@ -56,6 +66,21 @@ class Approval:
     """Who may decide: names of users, and ``role:NAME``; empty: anybody."""
     not_user: str | None = None
     """The user who is kept from deciding: on whose behalf the run works."""
+    revision: str | None = None
+    """The digest of the policy's rules that asked; None without a policy."""
+
+    @property
+    def of_input(self) -> str:
+        """The digest of tool and effective input alone, whichever approval of them it is."""
+        return input_digest(self.tool_name, dumps(self.effective_input))
+
+    def binds(self, effective: bytes) -> bool:
+        """Whether this is the input, as JSON bytes, that a decision on it is bound to."""
+        # Without `after`: as version 0.1.0 made every digest.
+        return self.digest in (
+            input_digest(self.tool_name, effective, self.after),
+            input_digest(self.tool_name, effective),
+        )
 
     def to_json(self) -> dict[str, JsonValue]:
         """The approval by field, in camelCase."""
@@ -77,6 +102,7 @@ class Approval:
             "tenant": self.tenant,
             "approvers": list(self.approvers),
             "notUser": self.not_user,
+            "revision": self.revision,
         }
 
 
@@ -101,6 +127,7 @@ def approval_from_json(data: Mapping[str, JsonValue]) -> Approval:
         tenant=text["tenant"],
         approvers=tuple(cast("list[str]", data["approvers"])),
         not_user=text["notUser"],
+        revision=text.get("revision"),
     )
 
 
@@ -121,6 +148,8 @@ class Decision:
     """Microseconds since 1970, UTC."""
     roles: tuple[str, ...] = ()
     """Roles of the person, for approvals that only some may decide."""
+    approval: str | None = None
+    """Id of the approval that the person saw; None: the one with that digest, else whatever is pending."""
 
     def same_as(self, other: Decision) -> bool:
         """An equal repeat: same choice, same input, same value; author, reason and time do not count."""
@@ -140,6 +169,33 @@ def check_person(approval: Approval, new: Decision) -> None:
         return
     who = new.by or "nobody named"
     raise NotAllowed(f"call {approval.call_id} may be decided by {', '.join(allowed)}, not by {who}")
+
+
+def meant(asked: Sequence[Approval], new: Decision) -> int:
+    """Which of a call's approvals a decision is about, by its place in ``asked``.
+
+    The one that it names by id or digest. One that names none is about the newest; but where that takes no such
+    choice, and an earlier one does, it can only be a repeat of what was decided there.
+
+    Args:
+        asked: every approval of the call, oldest first; at least one.
+        new: what came now.
+
+    Raises:
+        NotPending: the call has no approval of that id.
+    """
+    newest = len(asked) - 1
+    if new.approval is not None:
+        for place, approval in enumerate(asked):
+            if approval.id == new.approval:
+                return place
+        raise NotPending(
+            f"call {asked[-1].call_id} of run {asked[-1].run_id} has no approval {new.approval}; it has {asked[-1].id}"
+        )
+    places = range(newest, -1, -1)
+    if new.digest is not None:
+        return next((place for place in places if asked[place].digest == new.digest), newest)
+    return next((place for place in places if new.choice in CHOICES[asked[place].kind]), newest)
 
 
 def settle(approval: Approval, first: Decision | None, new: Decision, *, open_: bool) -> bool:

@@ -61,6 +61,7 @@ def waiting_of(f: Fields, c: JsonValue) -> Entry:
             rule=None,
             reason=None,
             requested_at=moment(cast("int", f["at"])),
+            after=cast("str | None", f.get("after")),
         )
     return WaitingEntry(**head_of(f, call=True), approval=approval, decision=f["decision"])  # type: ignore[arg-type]  # as above
 
@@ -76,6 +77,7 @@ def decided_of(f: Fields, c: JsonValue) -> Entry:
         digest=cast("str | None", f["digest"]),
         value=value,
         at=cast("int", f["at"]),
+        approval=cast("str", f["approvalId"]),
     )
     return DecidedEntry(
         **head_of(f, call=True),  # type: ignore[arg-type]  # as above
@@ -131,6 +133,7 @@ def result_of(f: Fields, c: JsonValue) -> Entry:
         parsed=parsed.encode() if isinstance(parsed, str) else None,
         effective=cast("str", changed[0]).encode() if changed else None,
         replaced=replaced,
+        over=cast("bool | None", f.get("over")),
     )
 
 

@@ -83,6 +83,7 @@ class WaitingEntry(CallEntry):
             "approvalId": a.id,
             "approvalKind": a.kind,
             "digest": a.digest,
+            "after": a.after,
             "decision": self.decision,
         }
 
@@ -141,11 +142,13 @@ class ResultEntry(CallEntry):
     """JSON bytes of the effective input, where it differs from `parsed`."""
     replaced: JsonValue = None
     """What an after-guard replaced."""
+    over: bool | None = None
+    """Of a body without an end of its own: False where it may still have been running when its call ended."""
 
     def facts(self) -> Fields:
         outcome = outcome_to_json(self.result.outcome)
         failure = cast("Fields", outcome.get("failure") or {})
-        return {
+        facts: Fields = {
             **CallEntry.facts(self),
             "outcome": outcome["type"],
             "code": failure.get("code"),
@@ -160,6 +163,9 @@ class ResultEntry(CallEntry):
             "authorName": self.author_name,
             "decision": self.decision,
         }
+        if self.over is not None:
+            facts["over"] = self.over
+        return facts
 
     def content(self) -> bytes:
         r = self.result

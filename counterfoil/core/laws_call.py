@@ -7,6 +7,7 @@ that cannot be trusted may have said is not missed: see `RunFacts.blind`.
 from __future__ import annotations
 
 import json
+from typing import cast
 
 from counterfoil.core.approval import CHOICES, input_digest
 from counterfoil.core.jsontext import loads
@@ -67,10 +68,10 @@ def _start(run: RunFacts, call: CallFacts, facts: Facts, content: bytes | None) 
             found.append(("doubled-start", f"attempt {attempt} started, {number(facts, 'most')} are allowed"))
     if not found and call.key not in (None, key):
         found.append(("doubled-start", f"attempt {attempt} has another idempotency key than the one before"))
-    digest = None
+    effective = None
     if approval_id is not None and content is not None:
-        digest = input_digest(text(facts, "toolName"), _effective(content, same=same))
-    found += _consume(run, call, approval_id, digest)
+        effective = _effective(content, same=same)
+    found += _consume(run, call, approval_id, text(facts, "toolName"), effective)
     call.attempt, call.key, call.safe = max(attempt, call.attempt), key, call.safe and safe
     return found
 
@@ -84,8 +85,10 @@ def _effective(content: bytes, *, same: bool) -> bytes:
     return pair[end + 1 : -1].encode()
 
 
-def _consume(run: RunFacts, call: CallFacts, approval_id: str | None, digest: str | None) -> list[Found]:
-    """The approval that a start consumes, or must. ``digest``: of the effective input; None: unknown."""
+def _consume(
+    run: RunFacts, call: CallFacts, approval_id: str | None, tool_name: str, effective: bytes | None
+) -> list[Found]:
+    """The approval that a start consumes, or must. ``effective``: the input; None: unknown."""
     if approval_id is None:
         asked = call.asked
         if asked is None or asked.consumed or "decided" in run.blind or "start" in run.blind:
@@ -105,10 +108,15 @@ def _consume(run: RunFacts, call: CallFacts, approval_id: str | None, digest: st
         wrong = None if asked.choice is None and "decided" in run.blind else _standing(asked)
     elif call.asked is not asked:
         wrong = "a later approval has replaced"
-    elif digest is not None and asked.digest is not None and digest != asked.digest:
+    elif None not in (effective, asked.digest) and not _bound(asked, tool_name, cast("bytes", effective)):
         wrong = "was given for another input"
     asked.consumed = True
     return [("approval", f"started with approval {approval_id}, which {wrong}")] if wrong else []
+
+
+def _bound(asked: Asked, tool_name: str, effective: bytes) -> bool:
+    """Whether the digest is of this input; without the approval that it replaced as version 0.1.0 made it."""
+    return asked.digest in (input_digest(tool_name, effective, asked.after), input_digest(tool_name, effective))
 
 
 def _standing(asked: Asked) -> str:
@@ -118,6 +126,7 @@ def _standing(asked: Asked) -> str:
 def _waiting(run: RunFacts, call: CallFacts, facts: Facts) -> list[Found]:
     """An approval opens."""
     asked = Asked(text(facts, "approvalId"), text(facts, "approvalKind"), text(facts, "digest"), call)
+    asked.after = text_or_none(facts, "after")
     found: list[Found] = []
     if asked.id in run.approvals:
         found.append(("approval", f"approval {asked.id} opened twice"))
@@ -143,7 +152,9 @@ def _decided(run: RunFacts, call: CallFacts, facts: Facts, content: bytes | None
     asked.choice = choice
     if edited:
         # What runs is what the person wrote: the start must have exactly that.
-        asked.digest = None if content is None else _edited_digest(text(facts, "toolName"), content)
+        asked.digest, asked.after = None, None
+        if content is not None:
+            asked.digest = _edited_digest(text(facts, "toolName"), content)
     return []
 
 

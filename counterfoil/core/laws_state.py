@@ -18,6 +18,8 @@ class Asked:
     call: CallFacts
     choice: str | None = None
     consumed: bool = False
+    after: str | None = None
+    """The approval that it replaced: part of its digest, until a person's edit is what may start."""
 
 
 @dataclass(slots=True, eq=False)

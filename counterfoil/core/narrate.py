@@ -26,6 +26,7 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069
 """What could move a terminal's cursor or turn the direction of a text."""
 
 STILL_RUNNING = "may have had an effect, and may still be running"
+STOPPED = "was stopped before its end, and may have had an effect"
 
 ENDED_BY: Mapping[str, str] = {
     "tool": "a tool ended it",
@@ -154,12 +155,15 @@ def notes(call: CallState, part: ToolResultPart | None, run_id: str) -> tuple[st
     """What a person should know of a call beside its one line."""
     found: list[str] = []
     asked = call_part(call)
-    edited = call.decided.decision if call.decided and call.decided.decision.input is not None else None
     before = call.waiting.approval.effective_input if call.waiting else asked.effective_input
+    if call.edits:
+        before = call.edits[0][0].approval.effective_input
     if asked.effective_input is not None and dumps(asked.input) != dumps(before):
         found.append(f"edited by a guard: {edits(asked.input, before)}")
-    if edited is not None and edited.input is not None:
-        found.append(f"edited by {edited.by or 'a person'}: {edits(before, loads(edited.input))}")
+    for seen, made in call.edits:
+        after = loads(made.decision.input or b"null")
+        by = made.decision.by or "a person"
+        found.append(f"edited by {by}: {edits(seen.approval.effective_input, after)}")
     if part is None:
         return tuple(found)
     if part.failed and part.result.narration:
@@ -172,7 +176,10 @@ def notes(call: CallState, part: ToolResultPart | None, run_id: str) -> tuple[st
     if failure is not None and failure.body == "unknown" and failure.code == ErrorCode.INTERRUPTED:
         found.append("nobody can say whether it had its effect")
     elif part.started_at is not None and not over and (part.cancelled or (failure and failure.body == "unknown")):
-        found.append(STILL_RUNNING)
+        # Version 0.1.0 did not write down which: what may be so is said.
+        found.append(STOPPED if call.result is not None and call.result.over else STILL_RUNNING)
+    if part.attempt is not None and part.attempt > 1:
+        found.append(f"took {part.attempt} attempts")
     if over:
         found.append("a result came too late and does not count")
     if part.replaced is not None:

@@ -13,7 +13,7 @@ from counterfoil.core.outcome import CODE_TABLE, Failed, Succeeded
 from counterfoil.core.record import CallState, Record, RunState
 from counterfoil.core.result import ToolResult, seal
 from counterfoil.core.turn import Author, AuthorType, author, moment
-from counterfoil.core.words import REJECTION_FALLBACK
+from counterfoil.core.words import REJECTION_FALLBACK, edited
 
 Part: TypeAlias = "Message | ToolCallPart | ToolResultPart"
 """One item of the conversation, as readers see it."""
@@ -84,9 +84,10 @@ def output_of(result: ToolResult) -> JsonValue:
 
 def _as_returned(call: CallState, entry: ResultEntry) -> ToolResult:
     """The result without the line that tells the model of a person's edit."""
-    result, decided = entry.result, call.decided
-    edited = decided is not None and decided.decision.input is not None and entry.started_at is not None
-    if not edited or len(result.content) < 2:  # noqa: PLR2004  # the line and what was returned
+    result, start = entry.result, call.start
+    if not call.edits or start is None or len(result.content) < 2:  # noqa: PLR2004  # the line and what was returned
+        return result
+    if result.content[0] != Text(edited(entry.tool_name, start.effective.decode())):
         return result
     return seal(result.content[1:], result.outcome, result.details, terminate=result.terminate)
 

@@ -39,6 +39,8 @@ class CallState:
     """The newest approval of the call."""
     decided: DecidedEntry | None = None
     """The decision on `waiting`."""
+    edits: tuple[tuple[WaitingEntry, DecidedEntry], ...] = ()
+    """What people changed in its input, each with the approval that they saw."""
     start: StartEntry | None = None
     """The newest start."""
     result: ResultEntry | None = None
@@ -173,7 +175,10 @@ class Record:
         run.log.append(entry)
 
     def _decided(self, run: RunState, entry: DecidedEntry) -> None:
-        run.call_ids[entry.call_id].decided = entry
+        call = run.call_ids[entry.call_id]
+        call.decided = entry
+        if entry.decision.input is not None and call.waiting is not None:
+            call.edits += ((call.waiting, entry),)
         run.log.append(entry)
 
     def _start(self, run: RunState, entry: StartEntry) -> None:

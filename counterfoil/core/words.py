@@ -35,6 +35,7 @@ FAILURE: Mapping[int, str] = {
 """One sentence for each row of the code table."""
 
 NOTHING_RAN = "Nothing ran."
+NOT_AGAIN = "It did not run again, but an earlier attempt may have had an effect."
 MAY_HAVE_RUN = "It may have had an effect, and it may still be running: check before you call it again."
 STOPPED = "It was stopped before its end, so it may have had an effect."
 HAS_ENDED = "It ran to an end, so its effect may stand."
@@ -107,8 +108,10 @@ def cancelled(tool: str, *, started: bool, ended: bool = False) -> str:
     return f"The run was cancelled while {tool} ran, and it did not stop in time. {MAY_HAVE_RUN}"
 
 
-def limit_in_body(tool: str) -> str:
-    """A body that the run's time-limit stopped."""
+def limit_in_body(tool: str, *, ended: bool = False) -> str:
+    """A body that the run's time-limit stopped; ``ended``: it runs no more."""
+    if ended:
+        return f"The time of the run was used up while {tool} ran. {STOPPED}"
     return f"{tool} was stopped: the time of the run is used up. {MAY_HAVE_RUN}"
 
 

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -37,7 +39,8 @@ class DecisionTests(Bench):
         assert (await store.run("acme", "run-1")).runnable
         entry = (await log(store))[-1]
         assert isinstance(entry, DecidedEntry)
-        assert (entry.decision, entry.approval_id, entry.call_id) == (decision, "ask-0-0", "call-0-0")
+        assert entry.decision == replace(decision, approval="ask-0-0")
+        assert (entry.approval_id, entry.call_id) == ("ask-0-0", "call-0-0")
         assert (entry.step, entry.index, entry.tool_name, entry.at) == (0, 0, "get_order", r.NOON)
         assert await store.approvals("acme") == []
 
@@ -162,6 +165,38 @@ class DecisionTests(Bench):
         assert (open_now.id, open_now.after) == ("second", "ask-0-0")
         given, first = await store.decide(*CALL, r.decision("reject", digest="d2"))
         assert (given.id, first) == ("second", True)
+
+    @stored
+    async def test_a_repeat_of_an_earlier_decision_decides_nothing_new(self, store: Store) -> None:
+        lease = await asking(store)
+        seen = r.approval().digest
+        await store.decide(*CALL, r.decision(digest=seen))
+        await store.commit(lease, [r.waiting(id="second", after="ask-0-0", digest="d2")])
+        entries = await kinds(store)
+        ways: list[dict[str, Any]] = [
+            {"digest": seen},
+            {"approval": "ask-0-0"},
+            {"approval": "ask-0-0", "digest": seen},
+        ]
+        for named in ways:
+            assert await store.decide(*CALL, r.decision(by="ada", **named)) == (r.approval(), False)
+            await refuses(store, DecisionConflict, store.decide(*CALL, r.decision("reject", **named)))
+        await refuses(store, DecisionConflict, store.decide(*CALL, r.decision(digest="d3")))
+        await refuses(store, DecisionConflict, store.decide(*CALL, r.decision(approval="second", digest=seen)))
+        await refuses(store, NotPending, store.decide(*CALL, r.decision(approval="third")))
+        assert [a.id for a in await store.approvals("acme")] == ["second"]
+        assert await kinds(store) == entries
+        given, first = await store.decide(*CALL, r.decision("reject", approval="second", digest="d2"))
+        assert (given.id, first) == ("second", True)
+
+    @stored
+    async def test_a_repeat_of_an_approval_is_no_word_on_what_was_interrupted_after_it(self, store: Store) -> None:
+        lease = await asking(store)
+        await store.decide(*CALL, r.decision())
+        await store.commit(lease, [r.start(approval_id="ask-0-0"), r.waiting(id="cut", kind="interrupted")])
+        assert await store.decide(*CALL, r.decision()) == (r.approval(), False)
+        await refuses(store, DecisionConflict, store.decide(*CALL, r.decision("reject")))
+        assert [a.id for a in await store.approvals("acme")] == ["cut"]
 
     @stored
     async def test_a_new_approval_takes_the_place_of_an_open_one(self, store: Store) -> None:

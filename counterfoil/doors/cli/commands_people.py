@@ -38,7 +38,7 @@ _CALL = Annotated[
 _BY = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who decides; you unless given.")]
 _DIGEST = Annotated[
     str | None,
-    typer.Option("--digest", metavar="HEX", help="Only if the input is still the one with this digest."),
+    typer.Option("--digest", metavar="HEX", help="Only for the approval with this digest, of this input."),
 ]
 _WITH = Annotated[
     str | None,
@@ -145,6 +145,7 @@ async def settle(
         str | None, typer.Option("--failed", metavar="TEXT", help="It failed: the model reads this.")
     ] = None,
     by: _BY = None,
+    digest: _DIGEST = None,
     agent: _WITH = None,
 ) -> int:
     """Settle an interrupted call: run it again, or record what was."""
@@ -155,7 +156,7 @@ async def settle(
         known = ToolResult.text(result) if result is not None else ToolResult.error(failed or "")
 
     async def decide(found: Run, call_id: str) -> Approval:
-        return await found.settle(call_id, by=by or wiring.login(), rerun=rerun, result=known)
+        return await found.settle(call_id, by=by or wiring.login(), rerun=rerun, result=known, digest=digest)
 
     return await _decided(session, run, call, spec=agent, decide=decide, word=RERUN if rerun else RECORDED)
 

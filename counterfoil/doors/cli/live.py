@@ -194,7 +194,7 @@ async def _ask_approval(session: Session, run: Run, approval: Approval, terminal
                 return True
             case "n" | "no":
                 reason = await terminal.line("why (the model reads it; may be empty)? ")
-                await run.reject(approval.call_id, by=by, reason=(reason or "").strip() or None)
+                await run.reject(approval.call_id, by=by, reason=(reason or "").strip() or None, digest=approval.digest)
                 return True
             case "e" | "edit":
                 if await _edit(session, run, approval, terminal):
@@ -225,15 +225,17 @@ async def _ask_interrupted(session: Session, run: Run, approval: Approval, termi
         answer = await terminal.line("[r]un it again, it [d]id its work, it [f]ailed, [l]ater? ")
         match (answer or "later").strip().lower():
             case "r" | "rerun" | "run":
-                await run.settle(approval.call_id, by=by, rerun=True)
+                await run.settle(approval.call_id, by=by, rerun=True, digest=approval.digest)
                 return True
             case "d" | "done" | "did":
                 text = await terminal.line("what the model reads as its result? ")
-                await run.settle(approval.call_id, by=by, result=ToolResult.text(text or ""))
+                await run.settle(approval.call_id, by=by, result=ToolResult.text(text or ""), digest=approval.digest)
                 return True
             case "f" | "failed":
                 text = await terminal.line("what the model reads of the failure? ")
-                await run.settle(approval.call_id, by=by, result=ToolResult.error(text or "It failed."))
+                await run.settle(
+                    approval.call_id, by=by, result=ToolResult.error(text or "It failed."), digest=approval.digest
+                )
                 return True
             case "l" | "later" | "":
                 return False

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 
 from counterfoil.adapters.stores.memory.state import Beat, Kept, Log, Run
-from counterfoil.core.approval import Approval, Decision, settle
+from counterfoil.core.approval import Approval, Decision, meant, settle
 from counterfoil.core.call_entries import DecidedEntry, WaitingEntry
 from counterfoil.core.entries import CancelEntry, Entry
 from counterfoil.core.errors import Conflict, DefinitionError, Fenced, NotFound, NotPending
@@ -229,15 +230,14 @@ class MemoryStore:
     async def decide(self, tenant: str, run_id: str, call_id: str, decision: Decision) -> tuple[Approval, bool]:
         """See `Store.decide`."""
         run = self._run(tenant, run_id)
-        asked = None
-        for a in (run.asked or {}).values():
-            if a.entry.call_id == call_id:
-                asked = a
-        if asked is None:
+        of_call = [a for a in (run.asked or {}).values() if a.entry.call_id == call_id]
+        if not of_call:
             raise NotPending(f"call {call_id} of run {run_id} awaits no decision; list the approvals that do")
+        asked = of_call[meant([a.entry.approval for a in of_call], decision)]
         e = asked.entry
         if not settle(e.approval, asked.decision, decision, open_=asked.open):
             return e.approval, False
+        decision = replace(decision, approval=e.approval.id)
         asked.decision = decision
         asked.open = False
         entry = DecidedEntry(

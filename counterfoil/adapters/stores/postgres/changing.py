@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import psycopg
@@ -10,8 +11,8 @@ import psycopg
 from counterfoil.adapters.stores.postgres.appending import append, check, insert, move, rows_for, track
 from counterfoil.adapters.stores.postgres.database import Db
 from counterfoil.adapters.stores.postgres.known import Held, Known, KnownRun, Talk, hold, named, row_of
-from counterfoil.adapters.stores.postgres.pool import Pool, fetch_one, send
-from counterfoil.core.approval import Approval, Choice, Decision, approval_from_json, settle
+from counterfoil.adapters.stores.postgres.pool import Pool, fetch, fetch_one, send
+from counterfoil.core.approval import Approval, Choice, Decision, approval_from_json, meant, settle
 from counterfoil.core.call_entries import DecidedEntry
 from counterfoil.core.codec import GENESIS
 from counterfoil.core.entries import CancelEntry, Entry, Fields
@@ -150,14 +151,17 @@ async def post(db: Db, tenant: str, run_id: str, entry: Entry) -> RunRow:
 async def decide(db: Db, tenant: str, run_id: str, call_id: str, decision: Decision) -> tuple[Approval, bool]:
     """See `Store.decide`."""
     held = await hold(db, tenant, run_id)
-    asked = await fetch_one(db, "newest_approval", named(tenant, run_id), call_id)
-    if asked is None:
+    asked = await fetch(db, "approvals_of_call", named(tenant, run_id), call_id)
+    if not asked:
         raise NotPending(f"call {call_id} of run {run_id} awaits no decision; list the approvals that do")
-    number, step, index, thread, asked_json, first_json, is_open = asked
-    approval = approval_from_json(cast("Fields", loads(asked_json)))
+    approvals = [approval_from_json(cast("Fields", loads(row[4]))) for row in asked]
+    place = meant(approvals, decision)
+    approval = approvals[place]
+    number, step, index, thread, _, first_json, is_open = asked[place]
     first = None if first_json is None else _decision(loads(first_json))
     if not settle(approval, first, decision, open_=is_open):
         return approval, False
+    decision = replace(decision, approval=approval.id)
     entry = DecidedEntry(
         run_id=run_id, thread_id=thread, at=decision.at, step=step, index=index, call_id=call_id,
         tool_name=approval.tool_name, approval_id=approval.id, decision=decision,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 from counterfoil.adapters.stores.sqlite.appending import check, rows_for, track
 from counterfoil.adapters.stores.sqlite.database import SQL
 from counterfoil.adapters.stores.sqlite.known import KnownRun, Tip, WritingConnection
 from counterfoil.adapters.stores.sqlite.reading import run_row
-from counterfoil.core.approval import Approval, Choice, Decision, approval_from_json, settle
+from counterfoil.core.approval import Approval, Choice, Decision, approval_from_json, meant, settle
 from counterfoil.core.call_entries import DecidedEntry
 from counterfoil.core.entries import CancelEntry, Entry, Fields
 from counterfoil.core.errors import Conflict, NotFound, NotPending
@@ -143,14 +144,17 @@ def post(db: WritingConnection, tenant: str, run_id: str, entry: Entry) -> RunRo
 def decide(db: WritingConnection, tenant: str, run_id: str, call_id: str, decision: Decision) -> tuple[Approval, bool]:
     """See `Store.decide`."""
     run, tip = db.run_and_tip(tenant, run_id)
-    asked = db.execute(SQL["newest_approval"], (run.number, call_id)).fetchone()
-    if asked is None:
+    asked = db.execute(SQL["approvals_of_call"], (run.number, call_id)).fetchall()
+    if not asked:
         raise NotPending(f"call {call_id} of run {run_id} awaits no decision; list the approvals that do")
-    number, step, index, thread, asked_json, first_json, is_open = asked
-    approval = approval_from_json(cast("Fields", loads(asked_json)))
+    approvals = [approval_from_json(cast("Fields", loads(row[4]))) for row in asked]
+    place = meant(approvals, decision)
+    approval = approvals[place]
+    number, step, index, thread, _, first_json, is_open = asked[place]
     first = None if first_json is None else _decision(loads(first_json))
     if not settle(approval, first, decision, open_=bool(is_open)):
         return approval, False
+    decision = replace(decision, approval=approval.id)
     entry = DecidedEntry(
         run_id=run_id, thread_id=thread, at=decision.at, step=step, index=index, call_id=call_id,
         tool_name=approval.tool_name, approval_id=approval.id, decision=decision,

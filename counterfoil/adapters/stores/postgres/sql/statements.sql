@@ -124,10 +124,10 @@ UPDATE approvals SET open = false WHERE run = $1 AND open AND step = $2 AND idx 
 -- name: close_approvals
 UPDATE approvals SET open = false WHERE run = $1 AND open
 
--- name: newest_approval
+-- name: approvals_of_call
 SELECT number, step, idx, thread, asked, decision, open FROM approvals
 WHERE run = (SELECT number FROM runs WHERE name = $1) AND call_id = $2
-ORDER BY number DESC LIMIT 1
+ORDER BY number
 
 -- name: decided
 UPDATE approvals SET decision = $2, choice = $3, open = false WHERE number = $1

@@ -113,9 +113,9 @@ UPDATE approvals SET open = 0 WHERE run = ? AND open = 1 AND step = ? AND idx = 
 -- name: close_approvals
 UPDATE approvals SET open = 0 WHERE run = ? AND open = 1
 
--- name: newest_approval
+-- name: approvals_of_call
 SELECT number, step, idx, thread, asked, decision, open FROM approvals WHERE run = ? AND call_id = ?
-ORDER BY number DESC LIMIT 1
+ORDER BY number
 
 -- name: decided
 UPDATE approvals SET decision = ?, choice = ?, open = 0 WHERE number = ?
