@@ -46,6 +46,9 @@ class Host(Protocol):
             NotFound: no such run.
         """
 
+    async def lives(self, owner: Owner) -> bool:
+        """Whether a worker lives, as far as this one can know."""
+
 
 class Dispatch(Protocol):
     """An engine. One object belongs to one Runtime, its `Host`; all its methods are called in the Host's event loop."""

@@ -26,7 +26,7 @@ from counterfoil.hub import Locks, Slots
 from counterfoil.loop import Drive
 from counterfoil.pool import ThreadPool
 from counterfoil.run import Fold
-from counterfoil.store import Lease, RunRow
+from counterfoil.store import Lease, Owner, RunRow
 
 log = logging.getLogger("counterfoil")
 
@@ -34,6 +34,10 @@ POLL_SECONDS = 0.1
 """How often a Runtime looks whether another process has written to a shared store."""
 SWEEP_SECONDS = 0.5
 """How often it looks for runs of dead owners though nothing was written."""
+TELLING_SECONDS = 1.0
+"""What lies untold for so long after a change, the sweep tells an engine: whoever changed it has died before."""
+HAND_OVER_SECONDS = 5.0
+"""How often it tells an engine of workers that are dead, those included that had no run."""
 PUT_OFF_SECONDS = (1.0, 60.0)
 """Before the sweep takes a run up again whose driver failed here: at first, doubling, and at most."""
 
@@ -144,6 +148,9 @@ class Driving(Deciding):
         wait = min(2 * self._put_off[run_id][1], most) if run_id in self._put_off else first
         self._put_off[run_id] = asyncio.get_running_loop().time() + wait, wait
 
+    def _is_put_off(self, run_id: str) -> bool:
+        return run_id in self._put_off and self._put_off[run_id][0] > asyncio.get_running_loop().time()
+
     def _after(self, drive: Drive, fold: Fold) -> None:
         if drive._foreign:
             self.kick(fold.tenant, fold.run_id)
@@ -222,13 +229,15 @@ class Driving(Deciding):
         if row.owner is not None:
             if row.owner == self.owner:
                 return row.run_id in self._lost
-            return not await self.store.lives(row.owner, self.owner)
+            return not await self.lives(row.owner)
         due = row.wake_at is not None and row.wake_at <= now
         return row.runnable or due or row.status == "running"
 
     async def _hand_on(self, row: RunRow) -> None:
         """Have it driven: here, where that can be done, or by whomever the engine gives it to."""
         if await self._waits(row):
+            if row.owner not in (None, self.owner):
+                await self.dispatch.hand_over(row.owner)
             await self.dispatch.enqueue(row)
 
     async def drive(self, tenant: str, run_id: str, segment: int) -> str:
@@ -236,7 +245,13 @@ class Driving(Deciding):
         row = await self.store.run(tenant, run_id)
         if row.epoch != segment or row.status not in OPEN:
             return STALE
-        await self.take_up(row)
+        if self._is_put_off(run_id):
+            return REFUSED  # other workers' sweeps do not know that it failed here
+        try:
+            await self.take_up(row)
+        except Exception:
+            self._fails(run_id)
+            raise
         task = self._tasks.get(run_id)
         if task is None:
             return REFUSED
@@ -263,24 +278,43 @@ class Driving(Deciding):
 
     async def _sweep(self) -> None:
         seen: object = None
-        last = -SWEEP_SECONDS
+        last = handed = -SWEEP_SECONDS
+        if not self.dispatch.here:
+            await self.heart.start()  # an engine may give it runs at any time
         while True:
             try:
                 version = await self.store.version()
                 clock = self.effects.clock()
                 if version != seen or clock - last >= SWEEP_SECONDS:
-                    changed, seen, last = version != seen, version, clock
+                    first, changed, seen, last = seen is None, version != seen, version, clock
                     if changed:
                         for drive in list(self._drives.values()):
                             drive.notify()
                     for row in await self.store.open_runs(list(self.agents), self.pool):
-                        if self._put_off.get(row.run_id, (0.0, 0.0))[0] <= asyncio.get_running_loop().time():
+                        if not self._is_put_off(row.run_id) and (first or not self._is_being_told(row)):
                             await self._sweep_row(row)
+                    if not self.dispatch.here and clock - handed >= HAND_OVER_SECONDS:
+                        handed = clock
+                        await self._hand_over_the_dead()
             except asyncio.CancelledError:
                 raise
             except Exception:  # the sweep must outlive a locked file or a full disk
                 log.exception("the sweep for runs to take up failed; it tries again")
             await asyncio.sleep(POLL_SECONDS)
+
+    async def _hand_over_the_dead(self) -> None:
+        for worker in await self.store.workers():
+            if not await self.lives(worker.owner):
+                await self.dispatch.hand_over(worker.owner)
+
+    async def lives(self, owner: Owner) -> bool:
+        """See `counterfoil.dispatch.Host.lives`."""
+        return await self.store.lives(owner, self.owner)
+
+    def _is_being_told(self, row: RunRow) -> bool:
+        """Whoever made it runnable tells the engine so just now; not every worker need."""
+        changed = self.effects.now() - row.updated_at
+        return not self.dispatch.here and row.owner is None and changed < TELLING_SECONDS * 1_000_000
 
     async def _sweep_row(self, row: RunRow) -> None:
         if not self.dispatch.here and row.updated_at > self.effects.now() - SWEEP_SECONDS * 1_000_000:

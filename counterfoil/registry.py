@@ -22,6 +22,7 @@ TARGETS: Mapping[str, Mapping[str, str]] = {
         "recorded": "counterfoil.testing.models:open_recorded",
     },
     "dispatch": {
+        "dbos": "counterfoil.adapters.dispatch.dbos:make_dispatch",
         "inline": "counterfoil.adapters.dispatch.inline:make_dispatch",
         "temporal": "counterfoil.adapters.dispatch.temporal:make_dispatch",
     },
@@ -33,7 +34,9 @@ TARGETS: Mapping[str, Mapping[str, str]] = {
 """Kind, scheme, and the factory as ``module:name``."""
 
 _EXTRAS: Mapping[str, str] = {
+    "dbos": "pip install 'counterfoil[dbos]'",
     "openai": "pip install 'counterfoil[openai]'",
+    "sqlalchemy": "pip install 'counterfoil[dbos]'",
     "psycopg": "pip install 'counterfoil[postgres]'",
     "temporalio": "pip install 'counterfoil[temporal]'",
     "cel_expr_python": "pip install cel-expr-python",

@@ -1,6 +1,6 @@
 """One process of the crash tests: drives the order run on a file, and dies at a chosen point.
 
-    python -m tests.crash_child STORE EFFECTS POINT
+    python -m tests.crash_child STORE EFFECTS POINT [DISPATCH]
 
 POINT: the number of the point (before or after a store call or a body) at which the process kills itself; 0 counts.
 EFFECTS: a file that gets a line for each effect of a body, synced, as a bank would keep it.
@@ -86,9 +86,9 @@ async def decide(runtime: Runtime, approval: Approval) -> None:
         )
 
 
-async def drive(url: str, effects: Effects) -> None:
+async def drive(url: str, effects: Effects, dispatch: str) -> None:
     """Start the run, or find it, and bring it to its end with people's help."""
-    async with Runtime(url, agents=[agent()], effects=effects) as runtime:
+    async with Runtime(url, agents=[agent()], effects=effects, dispatch=dispatch) as runtime:
         run = await runtime.start("desk", "go", key="the-only-one")
         while True:
             await run.wait(60)
@@ -113,7 +113,7 @@ def main() -> None:
 
     effects.probe = probe
     AFTER_EFFECT.append(probe)
-    asyncio.run(drive(url, effects))
+    asyncio.run(drive(url, effects, sys.argv[4] if len(sys.argv) > 4 else "inline"))
     print(json.dumps(names))
 
 

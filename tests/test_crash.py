@@ -40,9 +40,9 @@ class Story:
     problems: list[str]
 
 
-def child(url: str, folder: Path, point: int) -> subprocess.CompletedProcess[str]:
+def child(url: str, folder: Path, point: int, engine: str) -> subprocess.CompletedProcess[str]:
     """One process of the run."""
-    command = [sys.executable, "-m", "tests.crash_child", url, str(folder / "effects"), str(point)]
+    command = [sys.executable, "-m", "tests.crash_child", url, str(folder / "effects"), str(point), engine]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -61,15 +61,15 @@ async def read(url: str) -> tuple[Run | None, list[str]]:
         return run, [p.message for p in found.problems]
 
 
-def story(url: str, folder: Path, point: int, name: str) -> Story:
+def story(url: str, folder: Path, point: int, name: str, engine: str) -> Story:
     """Kill at a point, look, drive again, look."""
     folder.mkdir()
-    killed = child(url, folder, point)
+    killed = child(url, folder, point, engine)
     run, problems = asyncio.run(read(url))
     assert not problems, f"{name}: {problems}"
     before = {r.call_id: r.result.model_output for r in run.results} if run else {}
     effects_before = effects_of(folder)
-    again = child(url, folder, 0)
+    again = child(url, folder, 0, engine)
     assert again.returncode == 0, f"{name}: {again.stderr[-2000:]}"
     run, problems = asyncio.run(read(url))
     assert run is not None
@@ -82,9 +82,10 @@ def story(url: str, folder: Path, point: int, name: str) -> Story:
     )  # fmt: skip  # two rows
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+@pytest.fixture(scope="module", params=["sqlite", "postgres", "dbos"])
 def stories(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Story]:
-    """One story for each point that a dry run counts; on PostgreSQL for every third, which costs less time."""
+    """One story for each point that a dry run counts; where it costs more time, for a part of them."""
+    every, engine = {"sqlite": (1, "inline"), "postgres": (3, "inline"), "dbos": (5, "dbos")}[request.param]
     folder = tmp_path_factory.mktemp("crash")
     (folder / "dry").mkdir()
     server = request.getfixturevalue("postgres") if request.param == "postgres" else None
@@ -92,13 +93,13 @@ def stories(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     def url(name: str) -> str:
         return f"sqlite:///{folder}/{name}.db" if server is None else server.fresh()
 
-    dry = child(url("dry"), folder / "dry", 0)
+    dry = child(url("dry"), folder / "dry", 0, engine)
     assert dry.returncode == 0, dry.stderr
     names = json.loads(dry.stdout.splitlines()[-1])
     print(f"\n{len(names)} kill points: {', '.join(names)}")
-    points = list(enumerate(names, 1))[:: 1 if server is None else 3]
+    points = list(enumerate(names, 1))[::every]
     with ThreadPoolExecutor(max(2, os.cpu_count() or 2)) as pool:
-        return list(pool.map(lambda p: story(url(str(p[0])), folder / str(p[0]), *p), points))
+        return list(pool.map(lambda p: story(url(str(p[0])), folder / str(p[0]), *p, engine), points))
 
 
 @law("7.6", "7.5")

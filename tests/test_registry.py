@@ -52,6 +52,8 @@ except ValueError as error:
     [
         ("model", "openai-chat", "openai", "pip install 'counterfoil[openai]'"),
         ("store", "postgresql", "psycopg", "pip install 'counterfoil[postgres]'"),
+        ("dispatch", "dbos", "dbos", "pip install 'counterfoil[dbos]'"),
+        ("dispatch", "dbos", "sqlalchemy", "pip install 'counterfoil[dbos]'"),
         ("dispatch", "temporal", "temporalio", "pip install 'counterfoil[temporal]'"),
         ("policy", "cel", "cel_expr_python", "pip install cel-expr-python"),
         ("policy", "toml", "tomllib", "install the package that provides tomllib"),
