@@ -50,6 +50,7 @@ print(best * 1e6)
 IMPORT_BOUND = 1.25
 GROWTH_BOUND = 1.1
 W5T_BOUND = 1.5
+STREAM_BOUND = 2.2
 BASE_PACKAGES = 10
 
 
@@ -127,6 +128,25 @@ def report(found: dict[tuple[str, str], list[float]], rounds: int) -> bool:
     return good
 
 
+def streamed() -> bool:
+    """What a turn of 2 MB that is streamed costs beside one of 1 MB, on each wire."""
+    good = True
+    for wire in ("openai", "openai-chat"):
+        costs = []
+        for size in ("1", "2"):
+            command = [sys.executable, str(HERE / "stream.py"), wire, size]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            costs.append(json.loads(done.stdout))
+        ratio = costs[1]["cpu"] / costs[0]["cpu"]
+        word = "ok" if ratio <= STREAM_BOUND else "OVER"
+        good = good and ratio <= STREAM_BOUND
+        small, large = (cost["cpu"] * 1e3 for cost in costs)
+        each = small / costs[0]["events"] * 1e3
+        print(f"stream   {large:10.1f} {small:10.1f} {ratio:7.2f} {STREAM_BOUND:7.2f}  {word}", end="")
+        print(f"  CPU ms of 2 MB beside 1 MB, {wire}: {each:.0f} µs an event")
+    return good
+
+
 def static() -> bool:
     """Import time, packages of the base installation, memory."""
     ours = cpu_of("import counterfoil")
@@ -179,7 +199,7 @@ if __name__ == "__main__":
     if not chosen or chosen - set(durable.CPU_BOUNDS):
         holds = report(measure(options.rounds, chosen), options.rounds)
     if not chosen:
-        holds = static() and holds
+        holds = all([static(), streamed(), holds])
     if not chosen or chosen & set(durable.CPU_BOUNDS):
         holds = durable.run(child, options.rounds, chosen) and holds
     if options.peers:

@@ -25,7 +25,7 @@ class Agent:
 
     Args:
         name: under which runs find it again; the same in every process.
-        model: an object with the Model protocol, or text such as ``"openai-chat:NAME"``.
+        model: an object with the Model protocol, or text such as ``"openai:NAME"``.
         instructions: the system text, or a function of a ToolContext that gives it for each turn.
         tools: tools, or plain functions.
         policy: rules on calls; None allows every call but those of tools marked ``needs_approval``.
@@ -59,7 +59,7 @@ class Agent:
         if clean_text(name) is not name:
             raise DefinitionError(f"Agent: expected a name that can be stored, got half a surrogate: {name!r}")
         if model is None:
-            raise DefinitionError(f"{name}: no model; give one, such as model='openai-chat:NAME'")
+            raise DefinitionError(f"{name}: no model; give one, such as model='openai:NAME'")
         if manages:
             raise DefinitionError(f"{name}: manages= needs a later version of Counterfoil; give each agent its own run")
         if not isinstance(model, str) and not callable(getattr(model, "respond", None)):

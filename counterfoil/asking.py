@@ -17,7 +17,7 @@ from counterfoil.core.entries import CallRecord, CancelEntry, TurnEntry
 from counterfoil.core.errors import ModelError
 from counterfoil.core.events import TurnDelta
 from counterfoil.core.jsontext import JsonValue, clean_text, dumps, normal
-from counterfoil.core.limits import GUARD_SECONDS, MODEL_RETRIES
+from counterfoil.core.limits import GUARD_SECONDS, MODEL_RETRIES, RETRY_AFTER_SECONDS, RETRY_SECONDS
 from counterfoil.core.record import CallState
 from counterfoil.core.turn import NO_USAGE, Usage, moment
 from counterfoil.env import Env, asked
@@ -27,9 +27,6 @@ from counterfoil.model import CallDelta, Model, ModelCall, ModelRequest, ModelTu
 from counterfoil.policy import Policy
 from counterfoil.tool import Tool
 from counterfoil.writing import Writing
-
-RETRY_SECONDS = 0.5
-"""Before the model is asked again after a retryable error; it doubles with each further try."""
 
 
 class Driven(Protocol):
@@ -229,10 +226,11 @@ class Asking(Writing):
                     if turn is None:
                         raise ModelError("the model's stream ended without a finished turn", retryable=True)
                 except ModelError as e:
-                    if not e.retryable or tries >= MODEL_RETRIES:
+                    pause = _pause(tries, e.retry_after)
+                    if not e.retryable or tries >= MODEL_RETRIES or pause > RETRY_AFTER_SECONDS:
                         raise
                     turn = None
-                    await self.effects.sleep(RETRY_SECONDS * 2**tries)
+                    await self.effects.sleep(pause)
                     tries += 1
         except asyncio.CancelledError as e:
             if cast("asyncio.Task[Any]", self.task).cancelling() > self._interrupted:
@@ -311,6 +309,13 @@ class Asking(Writing):
         )  # fmt: skip  # rows by what belongs together
 
 
+def _pause(tries: int, wish: float | None) -> float:
+    """Seconds before the model is asked again: those of the back-off, or the provider's wish where it is longer."""
+    seconds = RETRY_SECONDS * 2**tries
+    # A model is anybody's object, and NaN is longer than nothing.
+    return wish if isinstance(wish, (int, float)) and wish > seconds else seconds
+
+
 def _text(value: object, name: str) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{name} must be text, got {value!r:.80}")
@@ -320,10 +325,10 @@ def _text(value: object, name: str) -> str:
 def _counted(usage: Usage) -> Usage:
     """The usage in numbers that every reader of the record takes."""
     tokens = int(usage.input_tokens), int(usage.output_tokens), int(usage.cached_tokens)
-    cost = float(usage.cost)
-    if min(tokens) < 0 or not 0 <= cost < math.inf:
+    cost, reasoning = float(usage.cost), int(usage.reasoning_tokens)
+    if min(*tokens, reasoning) < 0 or not 0 <= cost < math.inf:
         raise ValueError(f"usage must be finite numbers of at least 0, got {usage!r:.200}")
-    return Usage(*tokens, cost)
+    return Usage(*tokens, cost, reasoning)
 
 
 def _call(fn: Callable[..., Any], context: Any) -> Any:

@@ -140,7 +140,8 @@ class ModelTurn:
     model: str = ""
     """The model's name, as the provider reports it."""
     reasoning: JsonValue = None
-    """Opaque items that this provider wants back."""
+    """Opaque items that this provider wants back, as ``{"wire": …, "origin": …, "items": […]}``: a record outlives a
+    choice of model, and each adapter sends back only what has its own wire and origin (decision 30)."""
 
 
 ModelEvent: TypeAlias = "TextDelta | ReasoningDelta | CallDelta | ModelTurn"

@@ -17,6 +17,7 @@ TARGETS: Mapping[str, Mapping[str, str]] = {
         "sqlite": "counterfoil.adapters.stores.sqlite:open_store",
     },
     "model": {
+        "openai": "counterfoil.adapters.models.openai:open_model",
         "openai-chat": "counterfoil.adapters.models.openai_chat:open_model",
         "scripted": "counterfoil.testing.models:open_scripted",
         "recorded": "counterfoil.testing.models:open_recorded",

@@ -114,10 +114,11 @@ class House:
             found.append(
                 f"{importer} imports {imported}: an adapter knows core, effects, render, schema, tool, owners, ports"
             )
+        shared = importer.startswith("adapters/") and _among(imported, self.adapters_know)
         if importer.startswith("doors/") and importer not in self.names_adapters:
             if not _among(imported, self.doors_know):
                 found.append(f"{importer} imports {imported}: a door knows runtime, core and public names")
-        elif imported.startswith("adapters/") and importer not in self.names_adapters:
+        elif imported.startswith("adapters/") and importer not in self.names_adapters and not shared:
             found.append(f"{importer} imports {imported}: only {' and '.join(self.names_adapters)} name adapters")
         return found
 

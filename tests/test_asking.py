@@ -8,9 +8,10 @@ import pytest
 from pydantic import BaseModel, field_validator
 
 from counterfoil import Agent, Hooks, tool
+from counterfoil.core.errors import ModelError
 from counterfoil.core.turn import Usage
 from counterfoil.model import ModelCall, ModelTurn, TextDelta
-from counterfoil.testing import ScriptedModel, say
+from counterfoil.testing import FrozenEffects, ScriptedModel, say
 from tests.helpers import agent, both, fine, go
 from tests.marks import law
 
@@ -133,5 +134,43 @@ def test_whatever_an_observer_raises_changes_nothing(place, error):
     async def main():
         run = await ended(place, agent([say("done")], hooks=Hooks(on_event=odd)))
         assert run.answer == "done"
+
+    go(main())
+
+
+class Busy:
+    """A model that is busy as often as it has wishes, and asks to come back after that many seconds."""
+
+    def __init__(self, *wishes):
+        self.wishes = list(wishes)
+
+    async def respond(self, request):
+        if self.wishes:
+            raise ModelError("busy", retryable=True, retry_after=self.wishes.pop(0))
+        yield ModelTurn("fine")
+
+
+@both
+@pytest.mark.parametrize(
+    ("wishes", "slept", "status"),
+    [
+        ([None, None], [0.5, 1.0], "completed"),
+        ([7], [7], "completed"),
+        ([0.1, 0.1], [0.5, 1.0], "completed"),
+        ([float("nan"), -3], [0.5, 1.0], "completed"),
+        ([120], [120], "completed"),
+        ([120.5], [], "failed"),
+        ([float("inf")], [], "failed"),
+        ([1, 1, 1], [1, 1], "failed"),
+    ],
+)
+def test_a_providers_wish_to_wait_is_followed_unless_it_is_shorter_than_the_back_off_or_too_long(
+    place, wishes, slept, status
+):
+    async def main():
+        effects = FrozenEffects()
+        async with place.open(Agent("desk", model=Busy(*wishes)), effects=effects) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+        assert (run.status, effects.slept) == (status, slept)
 
     go(main())

@@ -1,5 +1,6 @@
 """The programs of the documentation run as they stand there, and its tables name what there is."""
 
+import inspect
 import os
 import re
 import subprocess
@@ -13,12 +14,17 @@ import typer
 import counterfoil
 from counterfoil import ErrorCode, Limits, Policy
 from counterfoil.adapters import policy_toml
+from counterfoil.adapters.models.openai import OpenAIResponses
+from counterfoil.adapters.models.openai_chat import OpenAIChat
+from counterfoil.adapters.models.shared.openai_sdk import SdkModel
 from counterfoil.doors.cli.app import app
+from counterfoil.registry import TARGETS
 from counterfoil.tool import SETTINGS
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 LIBRARY = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
+MODELS = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
 
 
 def blocks(language: str, text: str = README) -> list[str]:
@@ -91,7 +97,7 @@ def test_the_readme_lists_the_commands_and_no_other() -> None:
     assert listed == set(there)
 
 
-@pytest.mark.parametrize("program", blocks("python", LIBRARY), ids=lambda program: program.split()[1])
+@pytest.mark.parametrize("program", blocks("python", LIBRARY + MODELS), ids=lambda program: program.split()[1])
 def test_each_program_of_the_library_page_prints_what_stands_beside_it(tmp_path: Path, program: str) -> None:
     name = re.match(r"# (\w+\.py)\n", program)
     assert name is not None, "a program needs a name in its first line"
@@ -114,6 +120,18 @@ def test_the_tables_of_the_library_page_leave_nothing_out() -> None:
     assert sorted(keys) == sorted({*policy_toml._TOP, *policy_toml._RULE} - {"rule"})
     codes = re.findall(r"`([A-Z_]+)`\s(\d{4})", section("Results and errors", LIBRARY))
     assert codes == [(code.name, str(code.value)) for code in ErrorCode]
+
+
+def test_the_tables_of_the_models_page_leave_no_scheme_and_no_setting_out() -> None:
+    schemes = {name.partition(":")[0] for name in first_names(MODELS.partition("## Settings")[0])}
+    assert schemes == set(TARGETS["model"])
+    taken = {
+        name
+        for kind in (OpenAIResponses, OpenAIChat, SdkModel)
+        for name, parameter in inspect.signature(kind).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+    assert set(first_names(section("Settings", MODELS))) == taken
 
 
 def test_links_between_pages_lead_somewhere() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from counterfoil.adapters.models.openai_chat import OpenAIChat, open_model
 from counterfoil.adapters.models.openai_chat.answer import Answer
-from counterfoil.adapters.models.openai_chat.request import legal_name, replayed
+from counterfoil.adapters.models.shared.replay import legal_name, replayed
 from counterfoil.core.call_entries import ResultEntry
 from counterfoil.core.content import Image, Text
 from counterfoil.core.entries import CallRecord, MessageEntry, TurnEntry

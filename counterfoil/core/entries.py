@@ -163,7 +163,13 @@ class TurnEntry(Entry):
         return {
             "step": self.step,
             "stop": self.stop,
-            "usage": [u.input_tokens, u.output_tokens, u.cached_tokens, u.cost],
+            "usage": [
+                u.input_tokens,
+                u.output_tokens,
+                u.cached_tokens,
+                u.cost,
+                *([u.reasoning_tokens] * bool(u.reasoning_tokens)),
+            ],
             "model": self.model,
             "offered": self.offered,
             "head": self.head,

@@ -133,8 +133,10 @@ class ModelError(OperatorError):
     Args:
         message: for the operator; holds no secret.
         retryable: whether asking again may help.
+        retry_after: seconds that the provider asks to wait before that; None where it says nothing.
     """
 
-    def __init__(self, message: str, *, retryable: bool = False) -> None:
+    def __init__(self, message: str, *, retryable: bool = False, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.retryable = retryable
+        self.retry_after = retry_after

@@ -43,6 +43,11 @@ DEAD_AFTER = 2
 """Heartbeats without a sign after which a worker counts as dead: one may be late, and its runs wait no 5 seconds."""
 FORGET_SECONDS = 3600.0
 """Seconds after which a worker that is silent is forgotten: long after whatever it drove was taken up."""
+RETRY_SECONDS = 0.5
+"""Seconds before the first further request; it doubles with each, as in the official SDKs."""
+RETRY_AFTER_SECONDS = 120.0
+"""Seconds that a provider may ask to wait before a further request; after a longer wish there is none, as in OpenAI's
+SDK."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,8 @@ class Usage:
     output_tokens: int = 0
     cached_tokens: int = 0
     cost: float = 0.0
+    reasoning_tokens: int = 0
+    """Those of the output that nobody sees."""
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -83,6 +85,7 @@ class Usage:
             self.output_tokens + other.output_tokens,
             self.cached_tokens + other.cached_tokens,
             self.cost + other.cost,
+            self.reasoning_tokens + other.reasoning_tokens,
         )
 
     @property

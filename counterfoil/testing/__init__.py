@@ -7,6 +7,7 @@ from typing import Any
 
 _HOMES = {
     "FrozenEffects": "counterfoil.testing.effects",
+    "ModelSuite": "counterfoil.testing.model_suite",
     "RecordedModel": "counterfoil.testing.models",
     "ScriptedModel": "counterfoil.testing.models",
     "StoreSuite": "counterfoil.testing.store_suite",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from counterfoil.adapters.models.shared.pieces import Joined
 from counterfoil.core.errors import ModelError
 from counterfoil.core.jsontext import clean_text, dumps
 from counterfoil.core.turn import NO_USAGE, Usage
@@ -33,36 +34,6 @@ _STOP: Final[Mapping[str, StopReason]] = {
 }
 
 
-class _Joined:
-    """Text that comes in pieces: kept as a list, joined once; cut surrogate pairs are made whole."""
-
-    __slots__ = ("_half", "_pieces", "begun")
-
-    def __init__(self) -> None:
-        self._pieces: list[str] = []
-        self._half = ""
-        self.begun = False
-
-    def add(self, piece: str) -> str:
-        """The piece as it can be shown now; half a pair at its end waits for the other half."""
-        self.begun = self.begun or bool(piece)
-        piece, self._half = self._half + piece, ""
-        if piece and "\ud800" <= piece[-1] <= "\udbff":
-            piece, self._half = piece[:-1], piece[-1]
-        piece = clean_text(piece)
-        self._pieces.append(piece)
-        return piece
-
-    def rest(self) -> str:
-        """What still waits."""
-        half, self._half = clean_text(self._half), ""
-        self._pieces.append(half)
-        return half
-
-    def __str__(self) -> str:
-        return "".join(self._pieces)
-
-
 class _Call:
     """A call of which pieces come."""
 
@@ -72,7 +43,7 @@ class _Call:
         self.place = place
         self.id = identity
         self.name = ""
-        self.arguments = _Joined()
+        self.arguments = Joined()
 
     def add_name(self, name: str) -> None:
         # Some servers repeat the whole name; one that cuts it does so before the arguments.
@@ -87,8 +58,8 @@ class Answer:
         self.finish = ""
         """The server's reason for the end; empty until it says so."""
         self._model = model
-        self._text = _Joined()
-        self._reasoning = _Joined()
+        self._text = Joined()
+        self._reasoning = Joined()
         self._refused = False
         self._usage = NO_USAGE
         self._calls: list[_Call] = []
@@ -181,13 +152,14 @@ class Answer:
 
 
 def _usage(given: dict[str, Any]) -> Usage:
-    details = given.get("prompt_tokens_details")
+    read, written = given.get("prompt_tokens_details"), given.get("completion_tokens_details")
     cost = given.get("cost")
     return Usage(
         _count(given.get("prompt_tokens")),
         _count(given.get("completion_tokens")),
-        _count(details.get("cached_tokens")) if isinstance(details, dict) else 0,
+        _count(read.get("cached_tokens")) if isinstance(read, dict) else 0,
         float(cost) if isinstance(cost, (int, float)) else 0.0,
+        _count(written.get("reasoning_tokens")) if isinstance(written, dict) else 0,
     )
 
 

@@ -1,8 +1,9 @@
-"""What went wrong on the way to a model, for the operator: no header, no key, no address."""
+"""What went wrong on the way to a model of OpenAI's SDK, for the operator: no header, no key, no address."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from openai import (
@@ -14,9 +15,14 @@ from openai import (
     OpenAIError,
 )
 
+from counterfoil.adapters.models.shared.waiting import retry_after
 from counterfoil.core.errors import ModelError
 
 _RETRYABLE: Final = frozenset({408, 409, 429})
+_USED_UP: Final = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
+"""Codes of a status 429 that only a payment ends (OpenAI's guide to error codes)."""
+_PASSES: Final = frozenset({"server_error", "rate_limit_exceeded", "vector_store_timeout"})
+"""Codes of a failed response that may pass; the others of the SDK's `ResponseError` blame the request."""
 _OURS: Final = frozenset({"LocalProtocolError", "UnsupportedProtocol"})
 """Causes of a failed connection that stay: a header or an address that cannot be used."""
 
@@ -26,13 +32,14 @@ _MAX_TEXT: Final = 400
 
 def failure_of(error: Exception, client: AsyncOpenAI) -> ModelError:
     """The error for the operator: what happened, and what the server said of it."""
+    wait: float | None = None
     match error:
         case APIStatusError():
-            wait = error.response.headers.get("retry-after", "")
-            text = f"the server answered {error.status_code}: {_said(error)}"
-            if wait.isdecimal():
-                text += f" (it asks to wait {wait} s)"
-            retryable = error.status_code in _RETRYABLE or error.status_code >= 500  # noqa: PLR2004 - 5xx
+            wait = retry_after(error.response.headers)
+            text = f"the server answered {error.status_code}: {_said(error.body)}"
+            if wait is not None:
+                text += f" (it asks to wait {wait:g} s)"
+            retryable = _may_help(error)
         case APITimeoutError():
             text, retryable = "the server did not answer in time", True
         case APIConnectionError():
@@ -40,12 +47,18 @@ def failure_of(error: Exception, client: AsyncOpenAI) -> ModelError:
             cause = type(error.__cause__ or error).__name__
             text, retryable = f"the connection failed ({cause})", cause not in _OURS
         case APIError():
-            text, retryable = f"the server broke the answer off: {_said(error)}", _may_pass(error.body)
+            text, retryable = f"the server broke the answer off: {_said(error.body)}", _may_pass(error.body)
         case OpenAIError():
             text, retryable = f"the client could not ask ({type(error).__name__})", False
         case _:
             text, retryable = f"the server sent what cannot be read ({type(error).__name__})", True
-    return ModelError(_shown(text, error, client), retryable=retryable)
+    return ModelError(_shown(text, error, client), retryable=retryable, retry_after=wait)
+
+
+def broken_off(said: Mapping[str, object], client: AsyncOpenAI) -> ModelError:
+    """The error for an answer that says itself that it failed, with its ``code`` and ``message``."""
+    text = f"the server broke the answer off: {_said(said)}"
+    return ModelError(_shown(text, None, client), retryable=said.get("code") in (*_PASSES, None))
 
 
 def cannot_send(error: Exception, client: AsyncOpenAI) -> ModelError:
@@ -60,10 +73,19 @@ def cannot_send(error: Exception, client: AsyncOpenAI) -> ModelError:
     return ModelError(_shown(f"the request cannot be sent: {why}", error, client))
 
 
-def _said(error: APIError) -> str:
-    body = error.body
-    message = body.get("message") if isinstance(body, dict) else body
+def _said(body: object) -> str:
+    message = body.get("message") if isinstance(body, Mapping) else body
     return " ".join(message.split()) if isinstance(message, str) and message.strip() else "no message"
+
+
+def _may_help(error: APIStatusError) -> bool:
+    """Whether asking again may help, by the server's own word (as the SDK reads it), its code or the status."""
+    word = error.response.headers.get("x-should-retry")
+    if word in ("true", "false"):
+        return bool(word == "true")
+    if error.code in _USED_UP or error.type in _USED_UP:
+        return False
+    return error.status_code in _RETRYABLE or error.status_code >= 500  # noqa: PLR2004 - 5xx
 
 
 def _may_pass(body: object) -> bool:
@@ -71,10 +93,10 @@ def _may_pass(body: object) -> bool:
     code = body.get("code") if isinstance(body, dict) else None
     kind = body.get("type") if isinstance(body, dict) else None
     at_fault = isinstance(code, int) and code // 100 == 4 and code not in _RETRYABLE  # noqa: PLR2004 - 4xx
-    return not at_fault and kind != "invalid_request_error"
+    return not at_fault and kind != "invalid_request_error" and code not in _USED_UP
 
 
-def _shown(text: str, error: Exception, client: AsyncOpenAI) -> str:
+def _shown(text: str, error: Exception | None, client: AsyncOpenAI) -> str:
     """The text without secrets, and then cut: the other way round half a secret could stay."""
     secrets = {client.api_key}
     if isinstance(error, APIError):

@@ -1,0 +1,208 @@
+"""A request as the Responses wire takes it.
+
+What the wire forces on us, beside what holds for all (shared/replay.py):
+
+* With ``store`` false the server keeps nothing, so each request holds the whole conversation, without the ids of its
+  items: an id without a stored item is refused. Reasoning comes encrypted and goes back as it came, ahead of the
+  message or call that it led to; the last item of a turn it must not be (`ResponseReasoningItemParam` of the SDK).
+* Messages of an answer have a ``phase`` that goes back with them (`EasyInputMessageParam`).
+* A call's id has at most 64 characters. Where it is missing, longer or used before, ours stands in.
+* A result is text, or a list of texts, images and files (`ResponseFunctionCallOutputItemParam`). Sound has no place,
+  nor has an image that is none of PNG, JPEG, GIF and WebP by its own bytes; their text says what they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from counterfoil.adapters.models.shared.media import data_url, kind_of
+from counterfoil.adapters.models.shared.opaque import own_items
+from counterfoil.adapters.models.shared.replay import EMPTY, filled, is_blank, legal_name, replayed
+from counterfoil.adapters.models.shared.strict import Dialect
+from counterfoil.core.call_entries import ResultEntry
+from counterfoil.core.content import Block, File, Image, block_text
+from counterfoil.core.context import CallKey, wire_ids
+from counterfoil.core.entries import MessageEntry, TurnEntry
+from counterfoil.core.jsontext import JsonValue, clean_text
+from counterfoil.core.words import elided
+from counterfoil.model import ModelRequest
+
+WIRE: Final = "openai-responses"
+"""The name under which reasoning of this wire is kept."""
+
+MAX_ID: Final = 64
+"""Characters of a call's id that OpenAI takes."""
+
+MAX_MEDIUM: Final = 20 * 1024 * 1024
+"""Bytes of an image or file; OpenAI takes 50 MB in one request, and base64 adds a third."""
+
+ENCRYPTED: Final = "reasoning.encrypted_content"
+BETWEEN: Final = "\n\n"
+"""Between the messages of one answer, which are one text on our record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How one model is asked; see `OpenAIResponses`."""
+
+    stream: bool
+    media: bool
+    dialect: Dialect
+
+
+def body_of(model: str, request: ModelRequest, settings: Settings, origin: str) -> dict[str, Any]:
+    """The request's body, without the parameters of anybody.
+
+    Args:
+        model: the model's name on the server.
+        request: what to ask.
+        settings: how.
+        origin: whose reasoning goes back.
+    """
+    body: dict[str, Any] = {
+        "model": model,
+        "input": list(_items(request, settings, origin)),
+        "store": False,
+        "include": [ENCRYPTED],
+        "stream": settings.stream,
+    }
+    if not is_blank(request.instructions):
+        body["instructions"] = clean_text(request.instructions)
+    if request.tools:
+        body["tools"] = [
+            {
+                "type": "function",
+                "name": offer.name,
+                "description": clean_text(offer.description),
+                **settings.dialect.tool(offer.input_schema).fields("parameters"),
+            }
+            for offer in request.tools
+        ]
+        body["tool_choice"] = request.tool_choice
+    if request.output_schema is not None:
+        form = {
+            "type": "json_schema",
+            "name": "answer",
+            **settings.dialect.output(request.output_schema).fields("schema"),
+        }
+        body["text"] = {"format": form}
+    return body
+
+
+def without_reasoning(body: dict[str, Any]) -> dict[str, Any]:
+    """The body without reasoning, and without asking for more of it."""
+    out = body | {"input": [item for item in body["input"] if item.get("type") != "reasoning"]}
+    asked = [name for name in out.pop("include", None) or () if name != ENCRYPTED]
+    return out | {"include": asked} if asked else out
+
+
+def _items(request: ModelRequest, settings: Settings, origin: str) -> Iterator[dict[str, Any]]:
+    ids = wire_ids(request.items, MAX_ID)
+    for position, item in enumerate(request.items):
+        match item:
+            case MessageEntry():
+                role = "user" if item.author_type == "Human" else "system"
+                yield {"role": role, "content": filled(item.text)}
+            case TurnEntry():
+                yield from _turn(item, ids, own_items(item.reasoning, WIRE, origin))
+            case ResultEntry():
+                output: str | list[dict[str, Any]]
+                if position in request.elided:
+                    output = elided(item.call_id, item.size)
+                else:
+                    media = settings.media and any(map(_is_medium, item.result.content))
+                    output = list(_parts(item.result.content)) if media else item.result.model_output
+                call_id = ids[item.run_id, item.step, item.index]
+                yield {"type": "function_call_output", "call_id": call_id, "output": output}
+
+
+def _turn(turn: TurnEntry, ids: dict[CallKey, str], layout: list[dict[str, JsonValue]]) -> Iterator[dict[str, Any]]:
+    """A turn's items, in the order in which they came where the layout says so, else text before calls."""
+    calls = iter([
+        {
+            "type": "function_call",
+            "call_id": ids[turn.run_id, turn.step, index],
+            "name": legal_name(call.tool_name),
+            "arguments": replayed(call.raw),
+        }
+        for index, call in enumerate(turn.calls)
+    ])  # fmt: skip  # one item
+    said = _said(turn, layout)
+    waiting: list[dict[str, JsonValue]] = []
+    count = 0
+    for place in layout if said is not None else _reasoning(layout):
+        item: dict[str, Any] | None
+        match place["type"]:
+            case "reasoning":
+                waiting.append(place)
+                continue
+            case "message":
+                item = next(said or iter(()), None)
+            case _:
+                item = next(calls, None)
+        if item is not None:
+            yield from waiting
+            waiting.clear()
+            count += 1
+            yield item
+    rest = [*([] if said is not None or is_blank(turn.text) else [_message(turn.text)]), *calls]
+    if rest or not count:
+        yield from waiting
+        yield from rest or [_message(EMPTY)]
+
+
+def _reasoning(layout: list[dict[str, JsonValue]]) -> list[dict[str, JsonValue]]:
+    return [place for place in layout if place["type"] == "reasoning"]
+
+
+def _said(turn: TurnEntry, layout: list[dict[str, JsonValue]]) -> Iterator[dict[str, Any] | None] | None:
+    """The turn's messages by the layout's places; None where the text or the calls are not those of the layout.
+
+    They are not when a hook changed them, or retention erased them.
+    """
+    places = [place for place in layout if place["type"] == "message"]
+    if sum(place["type"] == "call" for place in layout) != len(turn.calls):
+        return None
+    texts, at = [turn.text], 0
+    if len(places) > 1:
+        texts = []
+        for place in places:
+            size = place.get("chars")
+            if not isinstance(size, int) or (texts and turn.text[at : at + len(BETWEEN)] != BETWEEN):
+                return None
+            at += len(BETWEEN) if texts else 0
+            texts.append(turn.text[at : at + size])
+            at += size
+        if at != len(turn.text):
+            return None
+    elif not places and not is_blank(turn.text):
+        return None
+    return iter([
+        None if is_blank(text) else _message(text, place.get("phase"))
+        for text, place in zip(texts, places, strict=False)
+    ])  # fmt: skip  # one value
+
+
+def _message(text: str, phase: JsonValue = None) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": text}
+    return message if phase is None else message | {"phase": phase}
+
+
+def _is_medium(block: Block) -> bool:
+    if not isinstance(block, (Image, File)) or len(block.data) > MAX_MEDIUM:
+        return False
+    kind = kind_of(block.data)
+    return kind is not None and (kind == "application/pdf") == isinstance(block, File)
+
+
+def _parts(blocks: Sequence[Block]) -> Iterator[dict[str, Any]]:
+    for block in blocks:
+        if isinstance(block, Image) and _is_medium(block):
+            yield {"type": "input_image", "image_url": data_url(block.data, kind_of(block.data) or block.mime)}
+        elif isinstance(block, File) and _is_medium(block):
+            url = data_url(block.data, "application/pdf")
+            yield {"type": "input_file", "filename": block.name or "file.pdf", "file_data": url}
+        elif not is_blank(text := block_text(block)):
+            yield {"type": "input_text", "text": text}

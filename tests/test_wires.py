@@ -1,0 +1,254 @@
+"""Any record becomes a request that any wire takes, whoever wrote it; and a run goes on where another wire left it."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from counterfoil import Agent, Runtime, tool
+from counterfoil.adapters.models.shared.media import kind_of
+from counterfoil.adapters.models.shared.opaque import origin_of, own_items, tagged
+from counterfoil.adapters.models.shared.waiting import retry_after
+from counterfoil.core.call import Offer
+from counterfoil.core.content import Audio, File, Image, Json, Link, Text
+from counterfoil.core.entries import CallRecord
+from counterfoil.core.jsontext import clean_text, normal
+from counterfoil.core.result import ToolResult, seal
+from counterfoil.model import ModelRequest
+from counterfoil.testing.fake_server import Play
+from counterfoil.testing.model_bench import HOSTILE, KEY, PNG, result, said, turn
+from tests.helpers import go
+from tests.marks import case, law
+from tests.records import OUTCOMES
+from tests.wires import WIRES
+
+NAUGHTY = json.loads((Path(__file__).parent / "hostile" / "blns.json").read_text(encoding="utf-8"))
+
+texts = st.one_of(st.sampled_from([*HOSTILE[:-1], *NAUGHTY]), st.text(max_size=30)).map(clean_text)
+ids = st.one_of(st.none(), st.sampled_from(["", "same", "call_1", "x" * 41, "x" * 65]), texts)
+names = st.one_of(st.just("look"), texts)
+arguments = st.one_of(
+    st.sampled_from(["{}", "", "null", "[1]", '{"a": ', '{"a": NaN}', '{"a": "\\ud800"}', "{" * 300, '{"a":null}']),
+    texts,
+)
+blocks = st.one_of(
+    texts.map(Text),
+    st.recursive(st.none() | st.booleans() | st.integers() | texts, lambda x: st.lists(x, max_size=2)).map(Json),
+    st.builds(
+        Image, st.sampled_from([PNG, b"", b"\xff\xd8\xff\xe0", b"GIF89a", b"none"]), st.sampled_from(["image/png", "x"])
+    ),
+    st.builds(Audio, st.just(b"RIFF")),
+    st.builds(
+        File, st.sampled_from([b"%PDF-1", b"", b"x"]), st.sampled_from(["application/pdf", ""]), st.none() | texts
+    ),
+    st.builds(Link, texts, st.none() | texts),
+)
+items_of_others: st.SearchStrategy[Any] = st.one_of(
+    st.none(),
+    texts,
+    st.builds(
+        lambda wire, kind, text: {
+            "wire": wire,
+            "origin": "x",
+            "items": [{"type": kind, "signature": text, "id": text}],
+        },
+        st.sampled_from(["anthropic", "google", "openai-responses", ""]),
+        st.sampled_from(["reasoning", "thinking", "message", "call"]),
+        texts,
+    ),
+    st.lists(st.dictionaries(texts, texts, max_size=2), max_size=2),
+    st.dictionaries(st.sampled_from(["wire", "origin", "items"]), texts, max_size=3),
+)
+
+
+@st.composite
+def results(draw: st.DrawFn) -> ToolResult:
+    content = tuple(draw(st.lists(blocks, min_size=1, max_size=3)))
+    return seal(content, OUTCOMES[draw(st.sampled_from(sorted(OUTCOMES)))], details=CANARY, narration=CANARY)
+
+
+CANARY = "canary-of-the-other-half"
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> ModelRequest:
+    """A request over a valid record: turns of any provider, each call with its one result."""
+    items: list[Any] = [said(draw(texts))]
+    for step in range(draw(st.integers(0, 3))):
+        run = draw(st.sampled_from(["r", "r2"]))
+        made = [
+            CallRecord(f"c{step}.{n}", draw(ids), draw(names), draw(arguments)) for n in range(draw(st.integers(0, 3)))
+        ]
+        stop = draw(st.sampled_from(["", "length", "refusal", "other"]))
+        words, reasoning = draw(texts), draw(items_of_others)
+        items.append(turn(*made, words=words, step=step, run=run, stop=stop, reasoning=reasoning))
+        items += [result(c.call_id, draw(results()), index=n, step=step, run=run) for n, c in enumerate(made)]
+        if draw(st.booleans()):
+            items.append(said(draw(texts), draw(st.sampled_from(["Human", "System"]))))
+    elided = draw(st.frozensets(st.integers(0, len(items) - 1), max_size=2))
+    offer = Offer(
+        "look", draw(texts), {"type": "object", "properties": {"a": {"type": "string", "default": draw(texts)}}}
+    )
+    schema = draw(
+        st.sampled_from([None, {"type": "integer"}, {"type": "object", "properties": {"a": {"type": "null"}}}])
+    )
+    return ModelRequest(
+        draw(texts), items, len(items), draw(st.sampled_from([(), (offer,)])), "r", 0,
+        draw(st.sampled_from(["auto", "required", "none"])), schema, elided,
+    )  # fmt: skip  # as they stand in the class
+
+
+class Standing:
+    """One wire's server and model in a loop that stays, since starting them costs more than a request."""
+
+    def __init__(self, name: str) -> None:
+        self.runner = asyncio.Runner()
+        self.server = WIRES[name].fake(key=KEY)
+        self.runner.run(self.server.__aenter__())
+        self.model = WIRES[name].model(self.server.base_url, KEY)
+
+    def ask(self, request: ModelRequest) -> None:
+        async def main() -> None:
+            self.server.add(Play("fine"))
+            assert [event async for event in self.model.respond(request)][-1].text == "fine"
+
+        self.runner.run(main())
+
+    def close(self) -> None:
+        self.runner.run(self.model.aclose())
+        self.runner.run(self.server.__aexit__(None, None, None))
+        self.runner.close()
+
+
+@pytest.fixture(scope="module", params=list(WIRES))
+def standing(request: pytest.FixtureRequest) -> Iterator[Standing]:
+    wire = Standing(request.param)
+    yield wire
+    wire.close()
+
+
+@law("2.1", "2.6")
+@case("R011", "R022", "R130", "R167")
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(request=requests())
+def test_any_record_becomes_a_request_that_the_wire_takes(standing: Standing, request: ModelRequest) -> None:
+    standing.ask(request)
+    asked = standing.server.asked[-1]
+    assert asked.fault is None
+    assert CANARY.encode() not in asked.raw
+    assert KEY.encode() not in asked.raw
+    told = standing.server.told(asked.body)
+    calls = [one.id for one in told if one.kind == "call"]
+    assert [one.id for one in told if one.kind == "result"] == calls
+    assert len(set(calls)) == len(calls)
+    assert not any(one.kind == "opaque" for one in told)
+
+
+@tool(needs_approval=True)
+def refund(order_id: str, cents: int = 100) -> str:
+    """Refund an order."""
+    return f"Refunded {cents} on {order_id}"
+
+
+@law("7.9")
+@case("R011")
+@pytest.mark.parametrize(("first", "second"), [(a, b) for a in WIRES for b in WIRES if a != b])
+def test_a_run_that_paused_on_one_wire_goes_on_on_another(tmp_path: Path, first: str, second: str) -> None:
+    url = f"sqlite:///{tmp_path}/runs.db"
+    calls = [("c1", "refund", '{"order_id": "W1", "cents": null}'), ("c1", "refund", '{"order_id": "W2"}')]
+    plan = Play("Let me refund.", calls=calls, reasoning="They are owed.")
+
+    async def main() -> None:
+        async with WIRES[first].fake([plan], key=KEY) as server:
+            agent = Agent("desk", WIRES[first].model(server.base_url, KEY), tools=[refund])
+            async with Runtime(url, agents=[agent]) as runtime:
+                run = await (await runtime.start("desk", "Refund W1 and W2")).wait()
+                assert run.status == "paused"
+            await agent.model.aclose()
+            assert server.faults == []
+        async with WIRES[second].fake([Play("Done.")], key=KEY) as server:
+            agent = Agent("desk", WIRES[second].model(server.base_url, KEY), tools=[refund])
+            async with Runtime(url, agents=[agent]) as runtime:
+                again = await runtime.get(run.id)
+                one, two = await again.approvals()
+                await again.approve(one.call_id, by="grace")
+                await again.reject(two.call_id, by="grace", reason="not W2")
+                await again.wait()
+                assert (again.status, again.answer) == ("completed", "Done.")
+                assert (await runtime.verify()).ok
+            await agent.model.aclose()
+            assert server.faults == []
+            told = server.told(server.asked[-1].body)
+            assert [one.kind for one in told if one.kind != "system"] == [
+                *("user", "assistant", "call", "call", "result", "result"),
+            ]
+            assert next(one.text for one in told if one.kind == "result") == "Refunded 100 on W1"
+            assert b"They are owed." not in server.asked[-1].raw
+
+    go(main())
+
+
+# ------------------------------------------------------------------------------ what the wires share
+
+
+def test_opaque_items_are_given_to_their_origin_alone_and_as_copies() -> None:
+    kept = tagged("w", "o", [{"a": 1}])
+    assert own_items(kept, "w", "o") == [{"a": 1}]
+    assert own_items(normal(kept), "w", "o") == [{"a": 1}], "as the record gives it back"
+    own_items(kept, "w", "o")[0]["a"] = 2
+    assert own_items(kept, "w", "o") == [{"a": 1}]
+    assert (
+        own_items(kept, "w", "p")
+        == own_items(kept, "v", "o")
+        == own_items(None, "w", "o")
+        == own_items("x", "w", "o")
+        == []
+    )
+    assert own_items({"wire": "w", "origin": "o", "items": [1, None, "x"]}, "w", "o") == []
+    assert tagged("w", "o", []) is None
+    assert len({origin_of("a", "b"), origin_of("a", "c"), origin_of("ab"), origin_of("b", "a")}) == 4
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "7"}, 7.0),
+        ({"retry-after": "0.5"}, 0.5),
+        ({"retry-after-ms": "250", "retry-after": "7"}, 0.25),
+        ({"retry-after-ms": "soon", "retry-after": "7"}, 7.0),
+        ({"retry-after": "Fri, 30 Oct 2026 12:00:30 GMT", "date": "Fri, 30 Oct 2026 12:00:00 GMT"}, 30.0),
+        ({"retry-after": "Fri, 30 Oct 2026 11:00:00 GMT", "date": "Fri, 30 Oct 2026 12:00:00 GMT"}, 0.0),
+        ({"retry-after": "Fri, 30 Oct 2026 12:00:30 GMT"}, None),
+        ({"retry-after": "-3"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after": "later"}, None),
+        ({"retry-after": "Fri, 30 Oct 2026 12:00:30 -0000", "date": "Fri, 30 Oct 2026 12:00:00 GMT"}, None),
+    ],
+)
+def test_how_long_a_server_asks_to_wait(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after(headers) == seconds
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (PNG, "image/png"),
+        (b"\xff\xd8\xff\xe0", "image/jpeg"),
+        (b"GIF89a", "image/gif"),
+        (b"RIFF\x00\x00\x00\x00WEBPVP8 ", "image/webp"),
+        (b"RIFF\x00\x00\x00\x00WAVE", None),
+        (b"%PDF-1.7", "application/pdf"),
+        (b"", None),
+        (b"\x89PNG", None),
+        (b"<svg/>", None),
+    ],
+)
+def test_the_kind_of_a_medium_is_that_of_its_bytes(data: bytes, kind: str | None) -> None:
+    assert kind_of(data) == kind
