@@ -317,8 +317,6 @@ class Driving(Deciding):
         return not self.dispatch.here and row.owner is None and changed < TELLING_SECONDS * 1_000_000
 
     async def _sweep_row(self, row: RunRow) -> None:
-        if not self.dispatch.here and row.updated_at > self.effects.now() - SWEEP_SECONDS * 1_000_000:
-            return  # whoever changed it has told the engine: it is told again if that was lost
         try:
             await self._hand_on(row)
         except Exception:  # one run that cannot be taken up must not keep the others waiting

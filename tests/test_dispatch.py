@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from counterfoil import Limits, NotFound
+from counterfoil import Limits, NotFound, driving
 from counterfoil.core.errors import DefinitionError
 from counterfoil.dispatch import REFUSED, STALE
 from counterfoil.registry import resolve
@@ -95,6 +95,19 @@ def test_a_segment_that_is_told_twice_or_too_late_is_driven_once(desk):
             assert len(seen) == 1
             assert [await r.drive("default", run.id, n) for r in (one, two) for n in (0, 1, 7)] == [STALE] * 6
             await content(one)
+
+    go(main())
+
+
+@law("7.6")
+def test_a_sweep_tells_what_somebody_else_did_not_and_leaves_him_time_to(desk):
+    place, clerk, _ = desk
+
+    async def main():
+        async with opened(place) as lost, opened(place, clerk) as worker:
+            await worker.dispatch.told(await lost.start("desk", "go"))  # its first look leaves nothing to anybody
+            row = await worker.dispatch.told(await lost.start("desk", "go"))
+            assert worker.effects.now() - row.updated_at >= driving.TELLING_SECONDS * 1_000_000
 
     go(main())
 

@@ -122,6 +122,7 @@ def test_a_process_without_agents_tells_and_a_worker_that_has_the_agent_drives(d
 
     async def main():
         async with desk.runtime() as teller, desk.runtime(agent(name="other")) as other:
+            asked = watch(other)
             run = await teller.start("desk", "go")
             await until(lambda: run.id in teller.dispatch._told)
             assert (await (await desk.workflow(run)).describe()).status == WorkflowExecutionStatus.RUNNING
@@ -129,7 +130,7 @@ def test_a_process_without_agents_tells_and_a_worker_that_has_the_agent_drives(d
             async with desk.runtime(agent(ONE_CALL, tool)):
                 await arrives(run, "completed")
                 await desk.ended(run)
-            assert (run.answer, len(seen)) == ("done", 1)
+            assert (run.answer, len(seen), asked) == ("done", 1, [])
             await content(teller)
 
     go(main())
@@ -235,25 +236,31 @@ def test_a_worker_is_given_the_runs_of_its_pool(desk):
 
     async def main():
         async with desk.runtime(clerk) as one, desk.runtime(clerk, pool="night/shift") as two:
-            late = await one.start("desk", "go", pool="night/shift")
-            await arrives(late, "completed")
-            assert {two.owner.token} == {row.token for row in owners}
-            assert one.owner.token not in {row.token for row in owners}
+            asked = {name: watch(worker) for name, worker in (("one", one), ("two", two))}
+            late = [await one.start("desk", "go", pool="night/shift") for _ in range(5)]
+            for run in late:
+                await arrives(run, "completed")
+            assert asked["one"] == []
+            assert sorted(asked["two"]) == sorted(run.id for run in late)
 
-    owners = []
-    claim = type(desk.runtime().store).claim
+    go(main())
 
-    async def watched(self, row, owner):
-        owners.append(owner)
-        return await claim(self, row, owner)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(desk.runtime().store), "claim", watched)
-        go(main())
+def watch(runtime):
+    """The runs that its engine asks it to drive, in order."""
+    drive, asked = runtime.drive, []
+
+    async def watched(tenant, run_id, segment):
+        asked.append(run_id)
+        return await drive(tenant, run_id, segment)
+
+    runtime.drive = watched
+    return asked
 
 
 @law("2.3", "7.6")
-def test_a_process_that_drains_ends_its_bodies_and_another_goes_on_at_once(desk):
+def test_a_process_that_drains_ends_its_bodies_and_another_goes_on_at_once(desk, monkeypatch):
+    monkeypatch.setattr(temporal_run, "BACK_OFF_SECONDS", (3600, 3600))
     gate = Gate()
     clerk = agent([[call("work", at="a", id="a")], [call("work", at="b", id="b")], say("done")], gate.tool())
 
@@ -277,7 +284,8 @@ def test_a_process_that_drains_ends_its_bodies_and_another_goes_on_at_once(desk)
 
 
 @law("2.3", "7.6")
-def test_a_process_that_closes_gives_its_runs_back_and_another_goes_on(desk):
+def test_a_process_that_closes_gives_its_runs_back_and_another_goes_on(desk, monkeypatch):
+    monkeypatch.setattr(temporal, "CLOSE_SECONDS", 3600)
     gate = Gate()
     clerk = agent([[call("look", at="a", id="a")], say("done")], gate.tool("look", read_only=True))
 
@@ -351,7 +359,7 @@ def test_a_worker_that_is_killed_inside_a_body_leaves_an_interrupted_call_and_an
 def test_the_server_misses_a_dead_worker_and_gives_its_segment_on_though_nobody_tells_it(desk):
     async def main():
         async with desk.runtime() as teller:
-            with desk.child("work") as first:
+            with desk.child("work", "missed") as first:
                 await said(first)
                 run = await teller.start("hanger", "go")
                 await until(lambda: desk.lines() == ["hang 0 attempt 1"])
