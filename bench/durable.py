@@ -25,8 +25,8 @@ CPU_BOUNDS = {"D1": 2.0, "D16": 4.0}
 """How many times the CPU of its bare commits a durable call may cost."""
 COMMITS_BOUND = 0.5
 """Commits for each call of 16 runs at once."""
-SPEED_BOUND = 1 / 3
-"""Calls a second of 16 runs at once beside those of the floor."""
+SPEED_BOUNDS = {"SQLite": 1 / 3}
+"""Calls a second of 16 runs at once beside those of the floor, at least; a server's speed is its machine's."""
 PEERS = {
     "LangGraph": ("langgraph", "langgraph_durable"),
     "Pydantic AI on DBOS": ("dbos", "dbos_durable"),
@@ -124,8 +124,8 @@ def report(found: Found, stores: list[str]) -> bool:
                 what = "commits a call, counted; the bound is for ours"
                 row(name, counted, commits(found, bare), COMMITS_BOUND, what, holds=counted <= COMMITS_BOUND)
                 speed, bare_speed = 1e6 / best(found, mine, "wall"), 1e6 / best(found, bare, "wall")
-                what = "calls a second, at least"
-                row(name, speed, bare_speed, SPEED_BOUND, what, holds=speed >= bare_speed * SPEED_BOUND)
+                least = SPEED_BOUNDS.get(store, 0.0)
+                row(name, speed, bare_speed, least, "calls a second, at least", holds=speed >= bare_speed * least)
     return good
 
 
