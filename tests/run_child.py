@@ -119,7 +119,7 @@ async def approve(runtime: Runtime, run_id: str, *call_ids: str) -> None:
 
 async def main(url: str, task: str, *arguments: str) -> None:
     """Do the task."""
-    heartbeat = 0.1 if task == "drive_quickly" else 2.0
+    heartbeat = 0.2 if task == "drive_quickly" else 2.0
     async with Runtime(url, agents=agents(), deps=deps, heartbeat=heartbeat) as runtime:
         await {"drive": drive, "drive_quickly": drive, "approve": approve}[task](runtime, *arguments)
 
