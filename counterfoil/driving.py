@@ -26,18 +26,11 @@ from counterfoil.hub import Locks, Slots
 from counterfoil.loop import Drive
 from counterfoil.pool import ThreadPool
 from counterfoil.run import Fold
-from counterfoil.store import Lease, Owner, RunRow
+from counterfoil.store import Lease, OverQuota, Owner, RunRow
+from counterfoil.sweep import POLL_SECONDS, Sweep
 
 log = logging.getLogger("counterfoil")
 
-POLL_SECONDS = 0.1
-"""How often a Runtime looks whether another process has written to a shared store."""
-SWEEP_SECONDS = 0.5
-"""How often it looks for runs of dead owners though nothing was written."""
-TELLING_SECONDS = 1.0
-"""What lies untold for so long after a change, the sweep tells an engine: whoever changed it has died before."""
-HAND_OVER_SECONDS = 5.0
-"""How often it tells an engine of workers that are dead, those included that had no run."""
 PUT_OFF_SECONDS = (1.0, 60.0)
 """Before the sweep takes a run up again whose driver failed here: at first, doubling, and at most."""
 
@@ -84,6 +77,7 @@ class Driving(Deciding):
     _tasks: dict[str, asyncio.Task[None]]
     _kicks: dict[str, asyncio.Task[None]]
     _timers: dict[str, asyncio.TimerHandle]
+    sweep: Sweep
     _sweeper: asyncio.Task[None] | None
     _put_off: dict[str, tuple[float, float]]
     """Runs whose driver failed here: on the loop's clock when the sweep may take them up again; the wait so far."""
@@ -131,6 +125,7 @@ class Driving(Deciding):
             await self._read_again(fold)
         finally:
             del self._drives[run_id], self._tasks[run_id]
+            self.sweep.freed(fold.tenant)
             self.hub.wake(run_id)
         if self._open:
             self._after(drive, fold)
@@ -269,52 +264,23 @@ class Driving(Deciding):
         if agent is None or not await self._may_take(row, force=force):
             return
         await self.heart.start()
+        if not (force or self.sweep.has_room(row.tenant)):
+            return
+        quota = None if force else self.sweep.quota(row.tenant)
         with self._claiming(row.tenant, row.run_id):
-            lease = await self.store.claim(row, self.owner)
+            try:
+                lease = await self.store.claim(row, self.owner, quota)
+            except OverQuota:
+                self.sweep.refused(row.tenant)
+                return
             if lease is None:
                 return
             record = Record(await self.store.entries(row.tenant, row.interaction_id))
         self._drive(agent, lease, self._fold(row, record))
 
-    async def _sweep(self) -> None:
-        seen: object = None
-        last = handed = -SWEEP_SECONDS
-        if not self.dispatch.here:
-            await self.heart.start()  # an engine may give it runs at any time
-        while True:
-            try:
-                version = await self.store.version()
-                clock = self.effects.clock()
-                if version != seen or clock - last >= SWEEP_SECONDS:
-                    first, changed, seen, last = seen is None, version != seen, version, clock
-                    if changed:
-                        for drive in list(self._drives.values()):
-                            drive.notify()
-                    for row in await self.store.open_runs(list(self.agents), self.pool):
-                        if not self._is_put_off(row.run_id) and (first or not self._is_being_told(row)):
-                            await self._sweep_row(row)
-                    if not self.dispatch.here and clock - handed >= HAND_OVER_SECONDS:
-                        handed = clock
-                        await self._hand_over_the_dead()
-            except asyncio.CancelledError:
-                raise
-            except Exception:  # the sweep must outlive a locked file or a full disk
-                log.exception("the sweep for runs to take up failed; it tries again")
-            await asyncio.sleep(POLL_SECONDS)
-
-    async def _hand_over_the_dead(self) -> None:
-        for worker in await self.store.workers():
-            if not await self.lives(worker.owner):
-                await self.dispatch.hand_over(worker.owner)
-
     async def lives(self, owner: Owner) -> bool:
         """See `counterfoil.dispatch.Host.lives`."""
         return await self.store.lives(owner, self.owner)
-
-    def _is_being_told(self, row: RunRow) -> bool:
-        """Whoever made it runnable tells the engine so just now; not every worker need."""
-        changed = self.effects.now() - row.updated_at
-        return not self.dispatch.here and row.owner is None and changed < TELLING_SECONDS * 1_000_000
 
     async def _sweep_row(self, row: RunRow) -> None:
         try:
@@ -352,11 +318,12 @@ class Driving(Deciding):
             # Whether somebody else's owner lives is the sweep's to ask: it is cheaper once for all that wait.
             swept = self._sweeper is not None and row.owner not in (None, self.owner)
             mine = row.agent in self.agents and not swept and await self._may_take(row)
+            room = self.sweep.has_room(row.tenant)
             if row.status not in OPEN or (row.status == "paused" and not row.runnable and not mine):
                 await self.refresh(fold)
                 return
             if run_id not in self._tasks and run_id not in self._kicks:
-                if mine and self.dispatch.here:
+                if mine and room and self.dispatch.here:
                     self.kick(fold.tenant, run_id)
                 else:
                     await asyncio.sleep(POLL_SECONDS / 2)

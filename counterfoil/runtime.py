@@ -7,6 +7,7 @@ import functools
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from typing import Any, Self, cast
 from weakref import WeakValueDictionary
 
@@ -23,7 +24,7 @@ from counterfoil.core.jsontext import JsonValue, clean_text, dumps
 from counterfoil.core.limits import HEARTBEAT, PROCESS_CONCURRENCY, Limits
 from counterfoil.core.record import Record
 from counterfoil.dispatch import Dispatch
-from counterfoil.driving import POLL_SECONDS, Driving
+from counterfoil.driving import Driving
 from counterfoil.effects import REAL, Effects
 from counterfoil.heart import Heart
 from counterfoil.hooks import Hooks
@@ -32,7 +33,8 @@ from counterfoil.loop import Drive
 from counterfoil.owners import leave, this_process
 from counterfoil.registry import resolve
 from counterfoil.run import Fold, Run
-from counterfoil.store import Lease, NewRun, Store
+from counterfoil.store import Lease, NewRun, Quota, Store
+from counterfoil.sweep import POLL_SECONDS, Sweep
 
 log = logging.getLogger("counterfoil")
 
@@ -51,6 +53,9 @@ class Runtime(Driving):
         pool: the name of the pool whose runs it takes up.
         concurrency: bodies that it runs at once, over all its runs.
         heartbeat: seconds between two signs of life in a shared store; two that are missing make it dead to others.
+        quotas: what a tenant may use, a function of its name; None: no tenant has a quota.
+        max_runs: runs that it drives at once; it leaves others to other workers, or until it has room.
+        retain: contents of its agents' runs are erased so long after their end.
         host: where its pid means this process, unless that is `owners.this_host`.
 
     Raises:
@@ -61,10 +66,16 @@ class Runtime(Driving):
         self, url: str = "memory://", *, agents: Iterable[Any] = (), hooks: Hooks | Sequence[Hooks] | None = None,
         limits: Limits | None = None, deps: Callable[[Caller], Any] | None = None, dispatch: str = "inline",
         pool: str = "default", concurrency: int = PROCESS_CONCURRENCY, effects: Effects = REAL,
-        store: Store | None = None, heartbeat: float = HEARTBEAT, host: str | None = None,
+        store: Store | None = None, heartbeat: float = HEARTBEAT,
+        quotas: Callable[[str], Quota | None] | None = None, max_runs: int | None = None,
+        retain: timedelta | None = None, host: str | None = None,
     ) -> None:  # fmt: skip  # rows by what belongs together
         if not heartbeat > 0:
             raise DefinitionError(f"heartbeat is a number of seconds over 0, not {heartbeat!r}")
+        if max_runs is not None and max_runs < 1:
+            raise DefinitionError(f"max_runs is a number of runs, 1 or more, not {max_runs!r}")
+        if retain is not None and retain < timedelta():
+            raise DefinitionError(f"retain is a time of 0 or more, not {retain!r}")
         self.url = url
         self.heartbeat = heartbeat
         self.host = host
@@ -86,6 +97,7 @@ class Runtime(Driving):
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._kicks: dict[str, asyncio.Task[None]] = {}
         self._folds: WeakValueDictionary[str, Fold] = WeakValueDictionary()
+        self.sweep = Sweep(self, quotas, max_runs, retain)
         self._sweeper: asyncio.Task[None] | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._lost: dict[str, str] = {}
@@ -155,8 +167,8 @@ class Runtime(Driving):
         return not self._tasks
 
     def _begin_to_sweep(self) -> None:
-        if self._open and self.store.shared and self.agents and self._sweeper is None:
-            self._sweeper = asyncio.create_task(self._sweep())
+        if self._open and (self.store.shared or self.sweep.always) and self.agents and self._sweeper is None:
+            self._sweeper = asyncio.create_task(self.sweep.go())
 
     def _ready(self) -> None:
         self.owner = this_process(self.effects.new_id(), self.host)
@@ -246,17 +258,19 @@ class Runtime(Driving):
         later: int | None = None,
     ) -> Run:  # fmt: skip  # rows by what belongs together
         """Put a run on record with its first entries; drive it if its agent is here and its time has come."""
+        if known is not None and self.dispatch.here:
+            await self.heart.start()
         now = first[0].at
         due = later is None or later <= now
         here = known is not None and due and pool in (None, self.pool) and self.dispatch.here and not self.leaving
+        # Where a quota may refuse it, the run is created first, and claimed as any other.
+        here = here and self.sweep.has_room(tenant) and self.sweep.quota(tenant) is None
         new = NewRun(
             tenant=tenant, run_id=run_id, interaction_id=interaction or self.effects.new_id(),
             new_interaction=interaction is None, agent=cast("RunEntry", first[0]).agent, entries=first, created_at=now,
             owner=self.owner if here else None, key=key and clean_text(key), key_digest=key_digest,
             pool=pool or self.pool, priority=priority, not_before=later,
         )  # fmt: skip  # as above
-        if here:
-            await self.heart.start()
         probe = self.effects.probe
         if probe is not None:
             probe("store:before:create")

@@ -10,7 +10,7 @@ A write by a run's driver names its lease; when another worker has claimed the r
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,6 +19,9 @@ from counterfoil.core.entries import Entry
 from counterfoil.core.errors import UsageError
 from counterfoil.core.limits import HEARTBEAT
 from counterfoil.core.report import ToolErrorReport
+
+SWEEP_ROWS = 100
+"""Runs that a sweep reads at once, at most: more than one worker claims before it looks again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +135,52 @@ class KeptText:
     """SHA-256 (hex) of the UTF-8 bytes."""
 
 
-class Behind(Exception):  # a signal between loop and store, not an error of anybody's
+class Refusal(Exception):  # a signal between store and whoever drives, not an error of anybody's
+    """Nothing was written."""
+
+
+class OverQuota(Refusal):
+    """The tenant's quota is used up for now; the run is as it was."""
+
+
+class Behind(Refusal):
     """The commit expected another last entry: somebody else's must be read first. Nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What a tenant may use, over all workers that are given it. A run that is paused uses nothing.
+
+    Raises:
+        ValueError: a number is negative.
+    """
+
+    running: int | None = None
+    """Runs that are driven at once."""
+    starts: int | None = None
+    """Runs that are claimed for the first time within ``seconds``."""
+    seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        for name in ("running", "starts", "seconds"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ValueError(f"Quota.{name} must be at least 0, got {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a worker's sweep asks for."""
+
+    me: Owner
+    """The worker: an owner that is dead to it owns nothing any more."""
+    now: int
+    """Microseconds since 1970, to which `RunRow.wake_at` and `RunRow.not_before` are compared."""
+    agents: Sequence[str]
+    pool: str = "default"
+    without: Collection[str] = ()
+    """Tenants to leave out."""
+    limit: int = SWEEP_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,11 +274,16 @@ class Store(Protocol):
                 key was used for another request.
         """
 
-    async def claim(self, row: RunRow, owner: Owner) -> Lease | None:
+    async def claim(self, row: RunRow, owner: Owner, quota: Quota | None = None) -> Lease | None:
         """Take the run over if its row still has ``row.epoch``: epoch + 1, this owner, not runnable, running.
+
+        With a quota, only while the tenant's other runs and starts leave room for it, whoever else claims at once.
 
         Returns:
             The lease, or None when somebody else was first or the run has ended.
+
+        Raises:
+            OverQuota, NotFound
         """
 
     async def commit(
@@ -350,8 +402,30 @@ class Store(Protocol):
             NotFound: the tenant has no run ``before``.
         """
 
-    async def open_runs(self, agents: Sequence[str], pool: str | None = None) -> list[RunRow]:
-        """Unfinished runs of these agents, of all tenants: for a worker's sweep alone, never a reader."""
+    async def open_runs(self, wanted: Wanted) -> list[RunRow]:
+        """Runs that a worker may take up now, of all tenants: for its sweep alone, never a reader.
+
+        A run that nobody drives and that is runnable or whose ``wake_at`` has come, and whatever a dead owner drives;
+        none before its ``not_before``. The higher priority comes first, then the older run. What only waits for people
+        costs nothing.
+        """
+
+    async def posted(self, owner: Owner) -> list[str]:
+        """Ids of the runs that the owner drives and that somebody else has written to since it claimed them."""
+
+    async def counts(self, agents: Sequence[str], pool: str = "default") -> tuple[int, int]:
+        """Unfinished runs of these agents, of all tenants. For a worker, never a reader.
+
+        Returns:
+            How many are driven or are to be, now or later; how many wait for people.
+        """
+
+    async def ended_before(self, agents: Sequence[str], at: int, limit: int) -> list[tuple[str, str]]:
+        """Runs of these agents that ended before a time and were not erased since, the oldest first.
+
+        Returns:
+            Tenant and id of each. For a worker, never a reader.
+        """
 
     async def entries(self, tenant: str, interaction_id: str, after: int = 0) -> list[Entry]:
         """The interaction's entries with a number over ``after``, in order of arrival. Raises NotFound."""
@@ -367,6 +441,8 @@ class Store(Protocol):
 
     async def erase(self, tenant: str, run_id: str, at: int) -> int:
         """Erase what an ended run's entries, kept texts and reports hold. Digests and sizes stay.
+
+        `ended_before` gives the run no more.
 
         Returns:
             How many contents were erased, each report counted as one. Its reports and approvals are gone.

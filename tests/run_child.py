@@ -154,7 +154,7 @@ async def contest(runtime: Runtime, run_id: str, number: str, of: str, decisions
 
 async def main(url: str, task: str, *arguments: str) -> None:
     """Do the task."""
-    heartbeat = 0.1 if task == "drive_quickly" else 2.0
+    heartbeat = 0.2 if task == "drive_quickly" else 2.0
     tasks = {"drive": drive, "drive_quickly": drive, "approve": approve, "contest": contest}
     async with Runtime(url, agents=agents(), deps=deps, heartbeat=heartbeat) as runtime:
         await tasks[task](runtime, *arguments)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from counterfoil import Limits, NotFound, driving
+from counterfoil import Limits, NotFound, sweep
 from counterfoil.core.errors import DefinitionError
 from counterfoil.dispatch import REFUSED, STALE
 from counterfoil.registry import resolve
@@ -107,7 +107,7 @@ def test_a_sweep_tells_what_somebody_else_did_not_and_leaves_him_time_to(desk):
         async with opened(place) as lost, opened(place, clerk) as worker:
             await worker.dispatch.told(await lost.start("desk", "go"))  # its first look leaves nothing to anybody
             row = await worker.dispatch.told(await lost.start("desk", "go"))
-            assert worker.effects.now() - row.updated_at >= driving.TELLING_SECONDS * 1_000_000
+            assert worker.effects.now() - row.updated_at >= sweep.TELLING_SECONDS * 1_000_000
 
     go(main())
 

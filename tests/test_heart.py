@@ -20,7 +20,7 @@ from tests.marks import law
 from tests.run_child import agents as child_agents
 from tests.test_driving import refusing
 
-BEAT = 0.05
+BEAT = 0.2
 """Seconds: an owner of these tests is dead after twice that."""
 ONE_CALL = [[call("fine", id="f")], say("done")]
 

@@ -4,6 +4,7 @@ import asyncio
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -14,7 +15,7 @@ from counterfoil.adapters.stores.postgres.database import SQL, migrations
 from counterfoil.core.call_entries import MemoEntry
 from counterfoil.core.errors import DecisionConflict, DefinitionError, Fenced, NotFound, StoreError, UsageError
 from counterfoil.doors.wiring import Setting, settings, store_setting
-from counterfoil.store import Behind, Owner, StatusChange
+from counterfoil.store import Behind, Owner, StatusChange, Wanted
 from counterfoil.testing import records as r
 from counterfoil.testing.store_bench import claimed, intact, kinds
 from counterfoil.testing.store_suite import StoreSuite
@@ -261,7 +262,16 @@ def test_every_text_comes_back_whatever_it_holds(url):
             "run" + hostile, "talk" + hostile, "t" + hostile, "a" + hostile, "k" + hostile, "p" + hostile,
             Owner("h" + hostile, 1, 2, "o" + hostile),
         )  # fmt: skip  # as above
-        assert [x.run_id for x in await store.open_runs(["a" + hostile], "p" + hostile)] == [lease.run_id]
+        assert await store.counts(["a" + hostile], "p" + hostile) == (1, 0)
+        dead, free = (
+            Owner("h" + hostile, 1, 2, "o" + hostile),
+            r.new_run("free", "free", agent="a" + hostile, owner=None),
+        )
+        await store.create(replace(free, tenant="t" + hostile, pool="p" + hostile))
+        await store.beat(dead, 0.0)
+        wanted = Wanted(r.WORKER, r.NOON, ["a" + hostile], "p" + hostile)
+        assert [x.run_id for x in await store.open_runs(wanted)] == [lease.run_id, "free"]
+        assert await store.open_runs(replace(wanted, without=["t" + hostile])) == []
         assert await store.lock("t", "l" * 10_000 + hostile, r.WORKER)
         assert not await store.lock("t", "l" * 10_000 + hostile, r.OTHER_WORKER)
         for other in ("run" + hostile.replace("\x00", "\x1b0"), "run" + hostile.replace("\x1b", "\x00")):

@@ -25,7 +25,7 @@ from counterfoil.core.outcome import ToolFailure
 from counterfoil.core.report import ToolErrorReport
 from counterfoil.core.result import ToolResult
 from counterfoil.core.turn import moment
-from counterfoil.store import KeptText, Lease, NewRun, Owner, RunRow
+from counterfoil.store import KeptText, Lease, NewRun, Owner, RunRow, StatusChange
 
 TENANT = "acme"
 NOON = 1_792_584_000_000_000
@@ -125,6 +125,11 @@ def decision(choice: Choice = "approve", by: str | None = "grace", **other: Any)
 def ended(run_id: str = "run-1", status: str = "completed", ended_by: str = "answer") -> EndedEntry:
     """The run's end."""
     return EndedEntry(run_id=run_id, at=NOON, status=status, ended_by=ended_by, answer="Done.")
+
+
+def paused(wake_at: int | None = None) -> StatusChange:
+    """The run waits for people, or for a time."""
+    return StatusChange("paused", wake_at=wake_at)
 
 
 def cancel(run_id: str = "run-1") -> CancelEntry:

@@ -91,18 +91,6 @@ class ReadTests(Bench):
         assert await ids(agent="' OR 1=1 --") == []
 
     @stored
-    async def test_a_worker_sees_every_unfinished_run_of_its_agents(self, store: Store) -> None:
-        await finished(store)
-        lease = await claimed(store, "run-2", "talk-2")
-        await store.commit(lease, [], change=StatusChange("paused"))
-        await claimed(store, "run-3", "talk-3", tenant="other", pool="big", owner=None)
-        await claimed(store, "run-4", "talk-4", agent="stranger")
-        found = await store.open_runs(["support", "nobody"])
-        assert sorted(row.run_id for row in found) == ["run-2", "run-3"]
-        assert [row.run_id for row in await store.open_runs(["support"], pool="big")] == ["run-3"]
-        assert await store.open_runs([]) == []
-
-    @stored
     async def test_reports_are_read_newest_first_by_filter(self, store: Store) -> None:
         lease = await claimed(store)
         other = await claimed(store, "run-2", "talk-2")

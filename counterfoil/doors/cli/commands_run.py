@@ -160,17 +160,17 @@ async def work(
 
 
 async def _left(runtime: Runtime, agents: list[Agent]) -> str:
-    rows = await runtime.store.open_runs([agent.name for agent in agents], runtime.pool)
-    waits = f" but for people: {counted(len(rows), 'run')} paused; `counterfoil approvals` lists the calls"
-    return f"nothing is left to do{waits if rows else ''}"
+    _, paused = await runtime.store.counts([agent.name for agent in agents], runtime.pool)
+    waits = f" but for people: {counted(paused, 'run')} paused; `counterfoil approvals` lists the calls"
+    return f"nothing is left to do{waits if paused else ''}"
 
 
 async def _idle(runtime: Runtime, agents: list[Agent]) -> None:
     """Wait until every unfinished run of the agents waits for people alone."""
     names = [agent.name for agent in agents]
     while True:
-        rows = await runtime.store.open_runs(names, runtime.pool)
-        if not any(row.status == "running" or row.runnable or runtime.driving(row.run_id) for row in rows):
+        busy, _ = await runtime.store.counts(names, runtime.pool)
+        if not busy:
             return
         await asyncio.sleep(IDLE_SECONDS)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,9 @@ from counterfoil.core.call_entries import CallEntry, ResultEntry, StartEntry, Wa
 from counterfoil.core.codec import GENESIS, chain, decode, encode
 from counterfoil.core.entries import Entry, TurnEntry
 from counterfoil.core.errors import Fenced, UsageError
-from counterfoil.store import NewRun, RunRow, StatusChange
+from counterfoil.core.limits import DEAD_AFTER
+from counterfoil.core.report import ToolErrorReport
+from counterfoil.store import NewRun, ReportFilter, RunRow, StatusChange
 
 SETTLED = -1
 """State of a call with a result; otherwise the attempt of the call's newest start, 0 where there is none."""
@@ -47,6 +50,23 @@ class Beat:
     every: float
     since: float
     """When the first of those came that followed one another without a gap."""
+
+
+def next_beat(last: Beat | None, every: float) -> Beat:
+    """The sign of life that is left now."""
+    now = time.monotonic()
+    steady = last is not None and now - last.at <= DEAD_AFTER * every
+    return Beat(now, every, last.since if last is not None and steady else now)
+
+
+def matches(report: ToolErrorReport, where: ReportFilter) -> bool:
+    """Whether a filter leaves a report in."""
+    return (
+        where.run_id in (None, report.run_id)
+        and where.tool_name in (None, report.tool_name)
+        and where.code in (None, report.code)
+        and (where.since is None or report.at_us >= where.since)
+    )
 
 
 class Log:
@@ -102,8 +122,8 @@ class Run:
     """One run: its row's changing fields, and what is needed to keep the laws of `commit`."""
 
     __slots__ = (
-        "asked", "calls", "ended_by", "epoch", "log", "new", "owner", "runnable", "status", "thread",
-        "updated_at", "wake_at",
+        "asked", "calls", "ended_at", "ended_by", "epoch", "is_erased", "log", "new", "owner", "runnable", "started",
+        "status", "thread", "updated_at", "wake_at",
     )  # fmt: skip  # names alone
 
     def __init__(self, new: NewRun, log: Log) -> None:
@@ -117,6 +137,10 @@ class Run:
         self.runnable = new.owner is None
         self.updated_at = new.created_at
         self.wake_at: int | None = None
+        self.ended_at: int | None = None
+        self.is_erased = False
+        self.started: float | None = None if new.owner is None else time.monotonic()
+        """When it was first claimed, in seconds of a clock that never goes back."""
         self.calls: dict[tuple[int, int], int] = {}
         self.asked: dict[str, Asked] | None = None
 
@@ -205,6 +229,7 @@ class Run:
             self.owner = None
         if self.ended:
             self.runnable = False
+            self.ended_at = at
             self.close()
             if self.log.open_run is self:
                 self.log.open_run = None

@@ -10,12 +10,13 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
-from counterfoil.adapters.stores.memory.state import Beat, Kept, Log, Run
+from counterfoil.adapters.stores.memory import due
+from counterfoil.adapters.stores.memory.state import Beat, Kept, Log, Run, matches, next_beat
 from counterfoil.core.approval import Approval, Decision, meant, settle
 from counterfoil.core.call_entries import DecidedEntry, WaitingEntry
 from counterfoil.core.entries import CancelEntry, Entry
 from counterfoil.core.errors import Conflict, DefinitionError, Fenced, NotFound, NotPending
-from counterfoil.core.limits import DEAD_AFTER, FORGET_SECONDS, HEARTBEAT
+from counterfoil.core.limits import FORGET_SECONDS, HEARTBEAT
 from counterfoil.core.report import ToolErrorReport, report_from_json
 from counterfoil.owners import Watch
 from counterfoil.store import (
@@ -26,11 +27,14 @@ from counterfoil.store import (
     KeptText,
     Lease,
     NewRun,
+    OverQuota,
     Owner,
+    Quota,
     ReportFilter,
     RunRow,
     StatusChange,
     StoredRow,
+    Wanted,
     Worker,
     needs_tenant,
 )
@@ -95,11 +99,13 @@ class MemoryStore:
             raise Conflict(f"interaction {log.id} has an open run, {log.open_run.new.run_id}; wait for its end")
         return log
 
-    async def claim(self, row: RunRow, owner: Owner) -> Lease | None:
+    async def claim(self, row: RunRow, owner: Owner, quota: Quota | None = None) -> Lease | None:
         """See `Store.claim`."""
         run = self._run(row.tenant, row.run_id)
         if run.epoch != row.epoch or run.ended:
             return None
+        if quota is not None and not due.is_within(self._runs.values(), quota, run):
+            raise OverQuota
         return self._take(run, owner)
 
     def _take(self, run: Run, owner: Owner) -> Lease:
@@ -107,7 +113,10 @@ class MemoryStore:
         run.owner = owner
         run.runnable = False
         run.status = "running"
-        run.wake_at = None
+        run.wake_at = run.ended_at = None
+        run.is_erased = False
+        if run.started is None:
+            run.started = time.monotonic()
         self._version += 1
         return Lease(run.new.tenant, run.new.run_id, run.new.interaction_id, run.epoch)
 
@@ -146,11 +155,8 @@ class MemoryStore:
 
     async def beat(self, owner: Owner, every: float = HEARTBEAT) -> None:
         """See `Store.beat`."""
-        now = time.monotonic()
-        last = self._beats.get(owner)
-        steady = last is not None and now - last.at <= DEAD_AFTER * every
-        self._beats[owner] = Beat(now, every, last.since if last is not None and steady else now)
-        self._beats = {o: b for o, b in self._beats.items() if now - b.at <= FORGET_SECONDS}
+        beat = self._beats[owner] = next_beat(self._beats.get(owner), every)
+        self._beats = {o: b for o, b in self._beats.items() if beat.at - b.at <= FORGET_SECONDS}
 
     async def leave(self, owner: Owner) -> None:
         """See `Store.leave`."""
@@ -284,13 +290,21 @@ class MemoryStore:
         ]
         return found[:limit]
 
-    async def open_runs(self, agents: Sequence[str], pool: str | None = None) -> list[RunRow]:
+    async def open_runs(self, wanted: Wanted) -> list[RunRow]:
         """See `Store.open_runs`."""
-        return [
-            run.row()
-            for run in self._runs.values()
-            if not run.ended and run.new.agent in agents and pool in (None, run.new.pool)
-        ]
+        return due.open_runs(self._runs.values(), self._watch, self._workers(), wanted)
+
+    async def posted(self, owner: Owner) -> list[str]:
+        """See `Store.posted`."""
+        return [run.new.run_id for run in self._runs.values() if run.owner == owner and run.runnable]
+
+    async def counts(self, agents: Sequence[str], pool: str = "default") -> tuple[int, int]:
+        """See `Store.counts`."""
+        return due.counts(self._runs.values(), agents, pool)
+
+    async def ended_before(self, agents: Sequence[str], at: int, limit: int) -> list[tuple[str, str]]:
+        """See `Store.ended_before`."""
+        return due.ended_before(self._runs.values(), agents, at, limit)
 
     async def entries(self, tenant: str, interaction_id: str, after: int = 0) -> list[Entry]:
         """See `Store.entries`."""
@@ -312,15 +326,7 @@ class MemoryStore:
     async def reports(self, tenant: str, where: ReportFilter = EVERY_REPORT) -> list[ToolErrorReport]:
         """See `Store.reports`."""
         needs_tenant(tenant)
-        found = [
-            r
-            for r in reversed(self._reports)
-            if r.tenant_id == tenant
-            and where.run_id in (None, r.run_id)
-            and where.tool_name in (None, r.tool_name)
-            and where.code in (None, r.code)
-            and (where.since is None or r.at_us >= where.since)
-        ]
+        found = [r for r in reversed(self._reports) if r.tenant_id == tenant and matches(r, where)]
         return found[: where.limit]
 
     async def kept(self, tenant: str, kept_id: str, offset: int = 0, limit: int | None = None) -> KeptRange:
@@ -347,6 +353,7 @@ class MemoryStore:
         self._reports = left
         # The waiting entries hold the inputs; after the end nothing asks for them.
         run.asked = None
+        run.is_erased = True
         self._version += 1
         return erased
 

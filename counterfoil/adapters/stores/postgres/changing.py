@@ -19,7 +19,7 @@ from counterfoil.core.entries import CancelEntry, Entry, Fields
 from counterfoil.core.errors import Conflict, NotFound, NotPending, StoreError
 from counterfoil.core.jsontext import JsonValue, dumps, loads
 from counterfoil.owners import owner_text
-from counterfoil.store import Lease, NewRun, Owner, RunRow, needs_tenant
+from counterfoil.store import Lease, NewRun, OverQuota, Owner, Quota, RunRow, needs_tenant
 
 
 async def create(pool: Pool, known: Known, new: NewRun) -> tuple[RunRow, bool]:
@@ -107,12 +107,30 @@ async def _take(db: Db, held: Held, owner: Owner) -> Lease:
     return Lease(row.tenant, row.run_id, row.interaction_id, row.epoch + 1)
 
 
-async def claim(db: Db, row: RunRow, owner: Owner) -> Lease | None:
+async def claim(db: Db, row: RunRow, owner: Owner, quota: Quota | None = None) -> Lease | None:
     """See `Store.claim`."""
+    if quota is not None:
+        # Before the rows, as by every other claim of the tenant: what they count stands still meanwhile.
+        await send(db, "hold_tenant", row.tenant)
     held = await hold(db, row.tenant, row.run_id)
     if held.row.epoch != row.epoch or held.row.status not in ("running", "paused"):
         return None
+    if quota is not None and not await _is_within(db, quota, held):
+        raise OverQuota
     return await _take(db, held, owner)
+
+
+async def _is_within(db: Db, quota: Quota, held: Held) -> bool:
+    tenant = held.row.tenant
+    if quota.running is not None:
+        running = cast("tuple[int]", await fetch_one(db, "at_work", tenant, held.number))
+        if running[0] >= quota.running:
+            return False
+    # A run that was claimed before has had its start.
+    if quota.starts is not None and held.row.epoch == 0:
+        starts = cast("tuple[int]", await fetch_one(db, "started_lately", tenant, quota.seconds))
+        return starts[0] < quota.starts
+    return True
 
 
 async def release(db: Db, lease: Lease) -> None:
@@ -201,6 +219,7 @@ async def erase(db: Db, tenant: str, run_id: str, at: int) -> int:
     counted.append(await send(db, "erase_kept", at, run))
     counted.append(await send(db, "erase_reports", run))
     await send(db, "erase_approvals", run)
+    await send(db, "erased", run, at)
     await send(db, "touch", held.talk.number)
     await fetch_one(db, "run_number", named(tenant, run_id))
     return sum(cursor.rowcount for cursor in counted)

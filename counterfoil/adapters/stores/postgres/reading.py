@@ -45,11 +45,6 @@ async def runs(db: Db, tenant: str, before: str | None, where: Sequence[str | No
     return [row_of(values) for values in await fetch(db, "runs", tenant, number, *where, limit)]
 
 
-async def open_runs(db: Db, agents: Sequence[str], pool: str | None) -> list[RunRow]:
-    """See `Store.open_runs`."""
-    return [row_of(values) for values in await fetch(db, "open_runs", list(agents), pool)]
-
-
 async def entries(db: Db, tenant: str, interaction_id: str, after: int) -> list[Entry]:
     """See `Store.entries`."""
     found = await fetch(db, "entries", named(tenant, interaction_id), max(after, 0))

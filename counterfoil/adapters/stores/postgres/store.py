@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 import psycopg
 
-from counterfoil.adapters.stores.postgres import appending, changing, living, reading
+from counterfoil.adapters.stores.postgres import appending, changing, due, living, reading
 from counterfoil.adapters.stores.postgres.database import Db, migrate
 from counterfoil.adapters.stores.postgres.known import Known
 from counterfoil.adapters.stores.postgres.pool import Pool
@@ -28,10 +28,12 @@ from counterfoil.store import (
     Lease,
     NewRun,
     Owner,
+    Quota,
     ReportFilter,
     RunRow,
     StatusChange,
     StoredRow,
+    Wanted,
     Worker,
     needs_tenant,
 )
@@ -134,9 +136,9 @@ class PostgresStore:
         pool = self._pool
         return await pool.finish(changing.create(pool, self._known, new))
 
-    async def claim(self, row: RunRow, owner: Owner) -> Lease | None:
+    async def claim(self, row: RunRow, owner: Owner, quota: Quota | None = None) -> Lease | None:
         """See `Store.claim`."""
-        return await self._write(changing.claim, row, owner)
+        return await self._write(changing.claim, row, owner, quota)
 
     async def release(self, lease: Lease) -> None:
         """See `Store.release`."""
@@ -215,9 +217,21 @@ class PostgresStore:
         needs_tenant(tenant)
         return await self._read(reading.runs, tenant, before, (status, agent, interaction_id), max(limit, 0))
 
-    async def open_runs(self, agents: Sequence[str], pool: str | None = None) -> list[RunRow]:
+    async def open_runs(self, wanted: Wanted) -> list[RunRow]:
         """See `Store.open_runs`."""
-        return await self._read(reading.open_runs, agents, pool)
+        return await self._read(due.open_runs, self._watch, wanted)
+
+    async def posted(self, owner: Owner) -> list[str]:
+        """See `Store.posted`."""
+        return await self._read(due.posted, owner)
+
+    async def counts(self, agents: Sequence[str], pool: str = "default") -> tuple[int, int]:
+        """See `Store.counts`."""
+        return await self._read(due.counts, agents, pool)
+
+    async def ended_before(self, agents: Sequence[str], at: int, limit: int) -> list[tuple[str, str]]:
+        """See `Store.ended_before`."""
+        return await self._read(due.ended_before, agents, at, limit)
 
     async def entries(self, tenant: str, interaction_id: str, after: int = 0) -> list[Entry]:
         """See `Store.entries`."""

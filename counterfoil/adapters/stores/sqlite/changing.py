@@ -15,7 +15,7 @@ from counterfoil.core.entries import CancelEntry, Entry, Fields
 from counterfoil.core.errors import Conflict, NotFound, NotPending
 from counterfoil.core.jsontext import JsonValue, dumps, loads
 from counterfoil.owners import owner_text
-from counterfoil.store import Lease, NewRun, Owner, RunRow, needs_tenant
+from counterfoil.store import Lease, NewRun, OverQuota, Owner, Quota, RunRow, needs_tenant
 
 
 def create(db: WritingConnection, new: NewRun) -> tuple[RunRow, bool]:
@@ -95,8 +95,13 @@ def _interaction_for(db: WritingConnection, new: NewRun) -> int | None:
     return cast("int", found[0])
 
 
-def claim(db: WritingConnection, row: RunRow, owner: Owner) -> Lease | None:
+def claim(db: WritingConnection, row: RunRow, owner: Owner, quota: Quota | None = None) -> Lease | None:
     """See `Store.claim`."""
+    if quota is not None and not _is_within(db, quota, row):
+        now = run_row(db, row.tenant, row.run_id)
+        if now.epoch == row.epoch and now.status in ("running", "paused"):
+            raise OverQuota
+        return None
     db.runs.pop((row.tenant, row.run_id), None)
     claimed = db.execute(SQL["claim"], (owner_text(owner), row.tenant, row.run_id, row.epoch))
     if claimed.rowcount:
@@ -110,6 +115,18 @@ def release(db: WritingConnection, lease: Lease) -> None:
     db.runs.pop((lease.tenant, lease.run_id), None)
     if not db.execute(SQL["release_run"], (lease.tenant, lease.run_id, lease.epoch)).rowcount:
         run_row(db, lease.tenant, lease.run_id)
+
+
+def _is_within(db: WritingConnection, quota: Quota, row: RunRow) -> bool:
+    if quota.running is not None:
+        (running,) = db.execute(SQL["at_work"], (row.tenant, row.tenant, row.run_id)).fetchone()
+        if running >= quota.running:
+            return False
+    # A run that was claimed before has had its start.
+    if quota.starts is not None and row.epoch == 0:
+        (starts,) = db.execute(SQL["started_lately"], (row.tenant, quota.seconds * 1_000_000)).fetchone()
+        return bool(starts < quota.starts)
+    return True
 
 
 def reopen(db: WritingConnection, row: RunRow, owner: Owner) -> Lease | None:
@@ -199,5 +216,6 @@ def erase(db: WritingConnection, tenant: str, run_id: str, at: int) -> int:
     erased += db.execute(SQL["erase_kept"], (at, run)).rowcount
     erased += db.execute(SQL["erase_reports"], (run,)).rowcount
     db.execute(SQL["erase_approvals"], (run,))
+    db.execute(SQL["erased"], (at, run))
     db.forget()
     return erased

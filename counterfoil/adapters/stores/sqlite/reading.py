@@ -26,7 +26,8 @@ PAGE_BYTES = 4 * 1024 * 1024
 """Bytes of them after which a page ends; a single entry may be larger."""
 
 
-def _row(values: Sequence[Any]) -> RunRow:
+def row_of(values: Sequence[Any]) -> RunRow:
+    """A run's row as the statements give it."""
     owner = None if values[7] is None else owner_of(values[7])
     return RunRow(*values[:7], owner, bool(values[8]), *values[9:])  # type: ignore[call-arg]  # in its order
 
@@ -36,7 +37,7 @@ def run_row(db: Connection, tenant: str, run_id: str) -> RunRow:
     found = db.execute(SQL["run"], (tenant, run_id)).fetchone()
     if found is None:
         raise NotFound(f"no run {run_id}")
-    return _row(found)
+    return row_of(found)
 
 
 def _number(db: Connection, tenant: str, run_id: str) -> int:
@@ -49,13 +50,7 @@ def _number(db: Connection, tenant: str, run_id: str) -> int:
 def runs(db: Connection, tenant: str, before: str | None, where: Mapping[str, str | int | None]) -> list[RunRow]:
     """See `Store.runs`; ``where`` holds status, agent, interaction and limit."""
     where = {**where, "tenant": tenant, "before": None if before is None else _number(db, tenant, before)}
-    return [_row(values) for values in db.execute(SQL["runs"], where).fetchall()]
-
-
-def open_runs(db: Connection, agents: Sequence[str], pool: str | None) -> list[RunRow]:
-    """See `Store.open_runs`."""
-    found = [_row(values) for agent in set(agents) for values in db.execute(SQL["open_runs"], (agent,)).fetchall()]
-    return [row for row in found if pool in (None, row.pool)]
+    return [row_of(values) for values in db.execute(SQL["runs"], where).fetchall()]
 
 
 def entries(db: Connection, tenant: str, interaction_id: str, after: int) -> list[Entry]:

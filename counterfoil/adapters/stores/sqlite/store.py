@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from sqlite3 import Connection
 from urllib.parse import parse_qsl, unquote
 
-from counterfoil.adapters.stores.sqlite import appending, changing, living, reading
+from counterfoil.adapters.stores.sqlite import appending, changing, due, living, reading
 from counterfoil.adapters.stores.sqlite.database import SYNCHRONOUS, connect
 from counterfoil.adapters.stores.sqlite.known import WritingConnection
 from counterfoil.adapters.stores.sqlite.worker import Worker, Writer
@@ -25,10 +25,12 @@ from counterfoil.store import (
     Lease,
     NewRun,
     Owner,
+    Quota,
     ReportFilter,
     RunRow,
     StatusChange,
     StoredRow,
+    Wanted,
     needs_tenant,
 )
 from counterfoil.store import (
@@ -111,9 +113,9 @@ class SqliteStore:
         """See `Store.create`."""
         return await self._write.do(changing.create, new)
 
-    async def claim(self, row: RunRow, owner: Owner) -> Lease | None:
+    async def claim(self, row: RunRow, owner: Owner, quota: Quota | None = None) -> Lease | None:
         """See `Store.claim`."""
-        return await self._write.do(changing.claim, row, owner)
+        return await self._write.do(changing.claim, row, owner, quota)
 
     async def release(self, lease: Lease) -> None:
         """See `Store.release`."""
@@ -200,9 +202,21 @@ class SqliteStore:
         where = {"status": status, "agent": agent, "interaction": interaction_id, "limit": max(limit, 0)}
         return await self._read.submit(reading.runs, tenant, before, where)
 
-    async def open_runs(self, agents: Sequence[str], pool: str | None = None) -> list[RunRow]:
+    async def open_runs(self, wanted: Wanted) -> list[RunRow]:
         """See `Store.open_runs`."""
-        return await self._read.submit(reading.open_runs, agents, pool)
+        return await self._read.submit(due.open_runs, self._watch, wanted)
+
+    async def posted(self, owner: Owner) -> list[str]:
+        """See `Store.posted`."""
+        return await self._read.submit(due.posted, owner)
+
+    async def counts(self, agents: Sequence[str], pool: str = "default") -> tuple[int, int]:
+        """See `Store.counts`."""
+        return await self._read.submit(due.counts, agents, pool)
+
+    async def ended_before(self, agents: Sequence[str], at: int, limit: int) -> list[tuple[str, str]]:
+        """See `Store.ended_before`."""
+        return await self._read.submit(due.ended_before, agents, at, limit)
 
     async def entries(self, tenant: str, interaction_id: str, after: int = 0) -> list[Entry]:
         """See `Store.entries`."""

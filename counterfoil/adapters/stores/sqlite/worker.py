@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar, TypeVarTuple
 from counterfoil.adapters.stores.sqlite.database import BUSY_SECONDS, explain
 from counterfoil.adapters.stores.sqlite.known import WritingConnection
 from counterfoil.core.errors import CounterfoilError, NotFound, UsageError
-from counterfoil.store import Behind
+from counterfoil.store import Refusal
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -183,7 +183,7 @@ class Writer(Worker[WritingConnection]):
             db.begin()
             try:
                 value = work(db, *arguments)
-            except (CounterfoilError, Behind) as error:
+            except (CounterfoilError, Refusal) as error:
                 refusal = error
             db.end()
         except Exception:  # noqa: BLE001  # as in _flush
@@ -289,7 +289,7 @@ def _transact(db: WritingConnection, jobs: list[Job]) -> None:
         job.value = job.error = None
         try:
             job.value = job.work(db, *job.arguments)
-        except (CounterfoilError, Behind) as error:
+        except (CounterfoilError, Refusal) as error:
             # A refusal: it comes before the job's first write.
             job.error = error
     db.end()

@@ -36,12 +36,27 @@ CREATE TABLE runs (
     parent        TEXT COLLATE "C",
     pool          TEXT COLLATE "C" NOT NULL,
     priority      BIGINT NOT NULL,
-    not_before    BIGINT
+    not_before    BIGINT,
+    started_at    TIMESTAMPTZ,       -- when it was first claimed, in the server's time
+    ended_at      BIGINT,
+    erased_at     BIGINT             -- its contents, since it ended
 );
 
 CREATE INDEX runs_newest ON runs (hashtextextended(tenant, 0), number);
 CREATE INDEX runs_interaction ON runs (interaction);
-CREATE INDEX runs_open ON runs USING hash (agent) WHERE status IN ('running', 'paused');
+
+-- What a worker looks for. A run that waits for people alone is in none of the first four.
+CREATE INDEX runs_free ON runs (agent, pool, priority DESC, number)
+    WHERE runnable AND owner IS NULL AND not_before IS NULL;
+CREATE INDEX runs_later ON runs (agent, pool, not_before)
+    WHERE runnable AND owner IS NULL AND not_before IS NOT NULL;
+CREATE INDEX runs_waking ON runs (agent, pool, wake_at) WHERE wake_at IS NOT NULL;
+CREATE INDEX runs_posted ON runs (owner) WHERE runnable AND owner IS NOT NULL;
+CREATE INDEX runs_owned ON runs (owner) WHERE owner IS NOT NULL;
+CREATE INDEX runs_at_work ON runs (hashtextextended(tenant, 0)) WHERE owner IS NOT NULL;
+CREATE INDEX runs_paused ON runs (agent, pool) WHERE status = 'paused';
+CREATE INDEX runs_started ON runs (hashtextextended(tenant, 0), started_at) WHERE started_at IS NOT NULL;
+CREATE INDEX runs_ended ON runs (agent, ended_at) WHERE ended_at IS NOT NULL AND erased_at IS NULL;
 
 -- No foreign keys here: their checks would lock the run's row for each entry, and every writer holds the interaction.
 CREATE TABLE entries (

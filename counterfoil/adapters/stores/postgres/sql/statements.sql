@@ -48,8 +48,11 @@ UPDATE interactions SET open_run = NULL WHERE number = $1 AND open_run = $2
 -- name: new_run
 INSERT INTO runs (
     number, name, tenant, id, interaction, thread, agent, status, epoch, owner, runnable, created_at, updated_at,
-    key, key_name, key_digest, parent, pool, priority, not_before
-) VALUES ($1, $2, $3, $4, $5, $6, $7, 'running', $8, $9, $10, $11, $11, $12, $13, $14, $15, $16, $17, $18)
+    key, key_name, key_digest, parent, pool, priority, not_before, started_at
+) VALUES (
+    $1, $2, $3, $4, $5, $6, $7, 'running', $8, $9, $10, $11, $11, $12, $13, $14, $15, $16, $17, $18,
+    CASE WHEN $10 THEN NULL ELSE statement_timestamp() END
+)
 
 -- name: run_by_key
 SELECT id, key_digest FROM runs WHERE key_name = $1
@@ -58,8 +61,21 @@ SELECT id, key_digest FROM runs WHERE key_name = $1
 SELECT number FROM runs WHERE name = $1
 
 -- name: take
-UPDATE runs SET epoch = epoch + 1, owner = $2, runnable = false, status = 'running', ended_by = NULL, wake_at = NULL
+UPDATE runs SET epoch = epoch + 1, owner = $2, runnable = false, status = 'running', ended_by = NULL, wake_at = NULL,
+    started_at = coalesce(started_at, statement_timestamp()), ended_at = NULL, erased_at = NULL
 WHERE number = $1
+
+-- name: hold_tenant
+SELECT pg_advisory_xact_lock(hashtextextended($1, 0))
+
+-- name: at_work
+SELECT count(*) FROM runs
+WHERE hashtextextended(tenant, 0) = hashtextextended($1, 0) AND tenant = $1 AND owner IS NOT NULL AND number <> $2
+
+-- name: started_lately
+SELECT count(*) FROM runs
+WHERE hashtextextended(tenant, 0) = hashtextextended($1, 0) AND tenant = $1
+    AND started_at > statement_timestamp() - $2::float8 * INTERVAL '1 second'
 
 -- name: change_running
 UPDATE runs SET status = $2, ended_by = $3, wake_at = $4, updated_at = $5 WHERE number = $1
@@ -69,7 +85,7 @@ UPDATE runs SET status = $2, ended_by = $3, wake_at = $4, updated_at = $5, owner
 WHERE number = $1
 
 -- name: change_ended
-UPDATE runs SET status = $2, ended_by = $3, wake_at = $4, updated_at = $5, owner = NULL, runnable = false
+UPDATE runs SET status = $2, ended_by = $3, wake_at = $4, updated_at = $5, ended_at = $5, owner = NULL, runnable = false
 WHERE number = $1
 
 -- name: runnable
@@ -164,6 +180,9 @@ DELETE FROM reports WHERE run = $1
 -- name: erase_approvals
 DELETE FROM approvals WHERE run = $1
 
+-- name: erased
+UPDATE runs SET erased_at = $2 WHERE number = $1
+
 -- name: run
 SELECT r.id, i.id, r.tenant, r.agent, r.status, r.ended_by, r.epoch, r.owner, r.runnable,
     r.created_at, r.updated_at, r.wake_at, r.key, r.parent, r.pool, r.priority, r.not_before
@@ -181,12 +200,60 @@ WHERE hashtextextended(r.tenant, 0) = hashtextextended($1, 0) AND r.tenant = $1
     AND ($5::text IS NULL OR i.id = $5)
 ORDER BY r.number DESC LIMIT $6
 
+-- name: owners
+WITH RECURSIVE found (owner) AS (
+    SELECT min(owner) FROM runs WHERE owner IS NOT NULL
+    UNION ALL
+    SELECT (SELECT min(owner) FROM runs WHERE owner > found.owner) FROM found WHERE owner IS NOT NULL
+)
+SELECT owner FROM found WHERE owner IS NOT NULL
+
 -- name: open_runs
-SELECT r.id, i.id, r.tenant, r.agent, r.status, r.ended_by, r.epoch, r.owner, r.runnable,
-    r.created_at, r.updated_at, r.wake_at, r.key, r.parent, r.pool, r.priority, r.not_before
-FROM runs r JOIN interactions i ON i.number = r.interaction
-WHERE r.agent = ANY($1::text[]) AND r.status IN ('running', 'paused') AND ($2::text IS NULL OR r.pool = $2)
-ORDER BY r.number
+SELECT r.id, (SELECT i.id FROM interactions i WHERE i.number = r.interaction), r.tenant, r.agent, r.status, r.ended_by,
+    r.epoch, r.owner, r.runnable, r.created_at, r.updated_at, r.wake_at, r.key, r.parent, r.pool, r.priority,
+    r.not_before
+FROM unnest($1::text[]) AS a (agent) CROSS JOIN LATERAL (
+    (
+        SELECT * FROM runs
+        WHERE runnable AND owner IS NULL AND not_before IS NULL
+            AND agent = a.agent AND pool = $2 AND tenant <> ALL($5::text[])
+        ORDER BY priority DESC, number LIMIT $4
+    )
+    UNION ALL (
+        SELECT * FROM runs
+        WHERE runnable AND owner IS NULL AND not_before <= $3
+            AND agent = a.agent AND pool = $2 AND tenant <> ALL($5)
+        ORDER BY priority DESC, number LIMIT $4
+    )
+    UNION ALL (
+        SELECT * FROM runs
+        WHERE NOT runnable AND owner IS NULL AND wake_at <= $3
+            AND agent = a.agent AND pool = $2 AND tenant <> ALL($5)
+        ORDER BY priority DESC, number LIMIT $4
+    )
+    UNION ALL (
+        SELECT * FROM runs
+        WHERE owner = ANY($6::text[]) AND agent = a.agent AND pool = $2 AND tenant <> ALL($5)
+        ORDER BY priority DESC, number LIMIT $4
+    )
+) r
+ORDER BY r.priority DESC, r.number LIMIT $4
+
+-- name: posted
+SELECT id FROM runs WHERE runnable AND owner = $1
+
+-- name: counts
+SELECT
+    (SELECT count(*) FROM runs WHERE owner IS NOT NULL AND agent = ANY($1::text[]) AND pool = $2)
+    + (SELECT count(*) FROM runs
+        WHERE runnable AND owner IS NULL AND not_before IS NULL AND agent = ANY($1) AND pool = $2)
+    + (SELECT count(*) FROM runs
+        WHERE runnable AND owner IS NULL AND not_before IS NOT NULL AND agent = ANY($1) AND pool = $2),
+    (SELECT count(*) FROM runs WHERE status = 'paused' AND NOT runnable AND agent = ANY($1) AND pool = $2)
+
+-- name: ended_before
+SELECT tenant, id FROM runs WHERE agent = ANY($1::text[]) AND ended_at < $2 AND erased_at IS NULL
+ORDER BY ended_at LIMIT $3
 
 -- name: entries
 SELECT e.place & 4294967295, e.body, e.content

@@ -29,13 +29,26 @@ CREATE TABLE runs (
     pool          TEXT NOT NULL,
     priority      INTEGER NOT NULL,
     not_before    INTEGER,
+    started_at    INTEGER,            -- when it was first claimed, by the machine's clock
+    ended_at      INTEGER,
+    erased_at     INTEGER,            -- its contents, since it ended
     UNIQUE (tenant, id)
 );
 
 CREATE UNIQUE INDEX runs_key ON runs (tenant, key) WHERE key IS NOT NULL;
 CREATE INDEX runs_newest ON runs (tenant);
 CREATE INDEX runs_interaction ON runs (interaction);
-CREATE INDEX runs_open ON runs (agent) WHERE status IN ('running', 'paused');
+
+-- What a worker looks for. A run that waits for people alone is in none of the first four.
+CREATE INDEX runs_free ON runs (agent, pool, priority DESC, number, tenant, runnable, owner, not_before)
+    WHERE runnable = 1 AND owner IS NULL AND not_before IS NULL;
+CREATE INDEX runs_later ON runs (agent, pool, not_before) WHERE runnable = 1 AND owner IS NULL AND not_before IS NOT NULL;
+CREATE INDEX runs_waking ON runs (agent, pool, wake_at) WHERE wake_at IS NOT NULL;
+CREATE INDEX runs_posted ON runs (owner) WHERE runnable = 1 AND owner IS NOT NULL;
+CREATE INDEX runs_owned ON runs (owner, tenant) WHERE owner IS NOT NULL;
+CREATE INDEX runs_paused ON runs (agent, pool) WHERE status = 'paused';
+CREATE INDEX runs_started ON runs (tenant, started_at) WHERE started_at IS NOT NULL;
+CREATE INDEX runs_ended ON runs (agent, ended_at) WHERE ended_at IS NOT NULL AND erased_at IS NULL;
 
 -- Rows lie in the order of their arrival in the store, whatever their interaction: a group of commits then
 -- changes few pages.

@@ -34,8 +34,8 @@ UPDATE interactions SET open_run = NULL WHERE number = ? AND open_run = ?
 -- name: new_run
 INSERT INTO runs (
     tenant, id, interaction, thread, agent, status, epoch, owner, runnable, created_at, updated_at, key,
-    key_digest, parent, pool, priority, not_before
-) VALUES (?, ?, ?, ?, ?, 'running', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    key_digest, parent, pool, priority, not_before, started_at
+) VALUES (?1, ?2, ?3, ?4, ?5, 'running', ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, iif(?8, NULL, {now}))
 
 -- name: tip
 SELECT place, hash, following FROM entries WHERE place BETWEEN ? << 32 AND (? << 32) + 4294967295
@@ -48,9 +48,16 @@ SELECT id, key_digest FROM runs WHERE tenant = ? AND key = ?
 SELECT number, interaction, status, parent FROM runs WHERE tenant = ? AND id = ?
 
 -- name: claim
-UPDATE runs SET epoch = epoch + 1, owner = ?,
-    runnable = 0, status = 'running', wake_at = NULL
+UPDATE runs SET epoch = epoch + 1, owner = ?, runnable = 0, status = 'running', wake_at = NULL,
+    started_at = coalesce(started_at, {now})
 WHERE tenant = ? AND id = ? AND epoch = ? AND status IN ('running', 'paused')
+
+-- name: at_work
+SELECT count(*) FROM runs INDEXED BY runs_owned
+WHERE owner IS NOT NULL AND tenant = ? AND number <> (SELECT number FROM runs WHERE tenant = ? AND id = ?)
+
+-- name: started_lately
+SELECT count(*) FROM runs WHERE tenant = ? AND started_at > {now} - ?
 
 -- name: change_running
 UPDATE runs SET status = ?, ended_by = ?, wake_at = ?, updated_at = ? WHERE number = ?
@@ -59,8 +66,8 @@ UPDATE runs SET status = ?, ended_by = ?, wake_at = ?, updated_at = ? WHERE numb
 UPDATE runs SET status = ?, ended_by = ?, wake_at = ?, updated_at = ?, owner = NULL WHERE number = ?
 
 -- name: change_ended
-UPDATE runs SET status = ?, ended_by = ?, wake_at = ?, updated_at = ?, owner = NULL, runnable = 0
-WHERE number = ?
+UPDATE runs SET status = ?1, ended_by = ?2, wake_at = ?3, updated_at = ?4, ended_at = ?4, owner = NULL, runnable = 0
+WHERE number = ?5
 
 -- name: runnable
 UPDATE runs SET runnable = (status IN ('running', 'paused')), updated_at = ? WHERE number = ?
@@ -70,8 +77,8 @@ UPDATE runs SET owner = NULL, runnable = 1
 WHERE tenant = ? AND id = ? AND epoch = ? AND owner IS NOT NULL
 
 -- name: reopen
-UPDATE runs SET epoch = epoch + 1, owner = ?,
-    runnable = 0, status = 'running', ended_by = NULL, wake_at = NULL
+UPDATE runs SET epoch = epoch + 1, owner = ?, runnable = 0, status = 'running', ended_by = NULL, wake_at = NULL,
+    ended_at = NULL, erased_at = NULL
 WHERE number = ?
 
 -- name: lock_holder
@@ -151,6 +158,9 @@ DELETE FROM reports WHERE run = ?
 -- name: erase_approvals
 DELETE FROM approvals WHERE run = ?
 
+-- name: erased
+UPDATE runs SET erased_at = ? WHERE number = ?
+
 -- name: run
 SELECT r.id, i.id, r.tenant, r.agent, r.status, r.ended_by, r.epoch, r.owner, r.runnable,
     r.created_at, r.updated_at, r.wake_at, r.key, r.parent, r.pool, r.priority, r.not_before
@@ -168,12 +178,61 @@ WHERE r.tenant = :tenant
     AND (:interaction IS NULL OR i.id = :interaction)
 ORDER BY r.number DESC LIMIT :limit
 
+-- name: owners
+WITH RECURSIVE found (owner) AS (
+    SELECT min(owner) FROM runs WHERE owner IS NOT NULL
+    UNION ALL
+    SELECT (SELECT min(owner) FROM runs WHERE owner IS NOT NULL AND owner > found.owner) FROM found WHERE owner IS NOT NULL
+)
+SELECT owner FROM found WHERE owner IS NOT NULL
+
 -- name: open_runs
 SELECT r.id, i.id, r.tenant, r.agent, r.status, r.ended_by, r.epoch, r.owner, r.runnable,
-    r.created_at, r.updated_at, r.wake_at, r.key, r.parent, r.pool, r.priority, r.not_before
+    r.created_at, r.updated_at, r.wake_at, r.key, r.parent, r.pool, r.priority, r.not_before, r.number
 FROM runs r JOIN interactions i ON i.number = r.interaction
-WHERE r.agent = ? AND r.status IN ('running', 'paused')
-ORDER BY r.number
+WHERE r.number IN (
+    SELECT * FROM (
+        SELECT number FROM runs
+        WHERE runnable = 1 AND owner IS NULL AND not_before IS NULL
+            AND agent = :agent AND pool = :pool AND tenant NOT IN ({without})
+        ORDER BY priority DESC, number LIMIT :limit
+    )
+    UNION ALL SELECT * FROM (
+        SELECT number FROM runs
+        WHERE runnable = 1 AND owner IS NULL AND not_before IS NOT NULL AND not_before <= :now
+            AND agent = :agent AND pool = :pool AND tenant NOT IN ({without})
+        ORDER BY priority DESC, number LIMIT :limit
+    )
+    UNION ALL SELECT * FROM (
+        SELECT number FROM runs
+        WHERE wake_at IS NOT NULL AND wake_at <= :now AND owner IS NULL
+            AND agent = :agent AND pool = :pool AND tenant NOT IN ({without})
+        ORDER BY priority DESC, number LIMIT :limit
+    )
+    UNION ALL SELECT * FROM (
+        SELECT number FROM runs
+        WHERE owner IS NOT NULL AND owner IN ({dead})
+            AND agent = :agent AND pool = :pool AND tenant NOT IN ({without})
+        ORDER BY priority DESC, number LIMIT :limit
+    )
+)
+ORDER BY r.priority DESC, r.number LIMIT :limit
+
+-- name: posted
+SELECT id FROM runs INDEXED BY runs_posted WHERE runnable = 1 AND owner IS NOT NULL AND owner = ?
+
+-- name: counts
+SELECT
+    (SELECT count(*) FROM runs WHERE owner IS NOT NULL AND agent = :agent AND pool = :pool)
+    + (SELECT count(*) FROM runs
+        WHERE runnable = 1 AND owner IS NULL AND not_before IS NULL AND agent = :agent AND pool = :pool)
+    + (SELECT count(*) FROM runs
+        WHERE runnable = 1 AND owner IS NULL AND not_before IS NOT NULL AND agent = :agent AND pool = :pool),
+    (SELECT count(*) FROM runs WHERE status = 'paused' AND runnable = 0 AND agent = :agent AND pool = :pool)
+
+-- name: ended_before
+SELECT tenant, id, ended_at FROM runs WHERE agent = ? AND ended_at IS NOT NULL AND ended_at < ? AND erased_at IS NULL
+ORDER BY ended_at LIMIT ?
 
 -- name: entries
 SELECT place & 4294967295, body, content FROM entries
