@@ -322,7 +322,7 @@ WITH tip AS (
     WHERE number = $1 AND version = $2
     RETURNING number
 ), ended AS (
-    UPDATE runs SET status = $7, ended_by = $8, wake_at = $9, updated_at = $10, owner = NULL, runnable = false
+    UPDATE runs SET status = $7, ended_by = $8, wake_at = $9, updated_at = $10, ended_at = $10, owner = NULL, runnable = false
     FROM tip WHERE runs.number = $6
 )
 INSERT INTO entries (place, run, kind, step, idx, slot, sequence, following, body, content, hash)
