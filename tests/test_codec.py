@@ -81,7 +81,7 @@ CALLERS = st.builds(
     roles=st.lists(TEXTS, max_size=2).map(tuple),
     attributes=st.dictionaries(TEXTS, JSON, max_size=2),
 )
-USAGES = st.builds(Usage, COUNTS, COUNTS, COUNTS, st.floats(0, 1e6))
+USAGES = st.builds(Usage, COUNTS, COUNTS, COUNTS, st.floats(0, 1e6), COUNTS)
 BLOCKS = st.one_of(
     st.builds(Text, TEXTS),
     st.builds(Json, JSON),

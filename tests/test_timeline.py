@@ -499,7 +499,9 @@ def test_a_run_in_numbers() -> None:
     }  # fmt: skip  # a row
     assert (made.status, made.ended_by, made.steps, made.calls) == ("running", None, 1, 7)
     assert (made.usage.tokens, made.seconds) == (120, 7.0)
-    assert made.to_json()["usage"] == {"inputTokens": 100, "outputTokens": 20, "cachedTokens": 0, "cost": 0.0}
+    assert made.to_json()["usage"] == {
+        "inputTokens": 100, "outputTokens": 20, "cachedTokens": 0, "cost": 0.0, "reasoningTokens": 0,
+    }  # fmt: skip  # a row
 
 
 def test_a_run_in_one_line() -> None:

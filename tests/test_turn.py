@@ -280,5 +280,5 @@ def test_noon_is_noon() -> None:
 
 
 def test_usage_adds_up() -> None:
-    total = Usage(10, 5, 3, 0.5) + Usage(1, 2, 0, 0.25)
-    assert (total, total.tokens, total + NO_USAGE) == (Usage(11, 7, 3, 0.75), 18, total)
+    total = Usage(10, 5, 3, 0.5, 2) + Usage(1, 2, 0, 0.25, 1)
+    assert (total, total.tokens, total + NO_USAGE) == (Usage(11, 7, 3, 0.75, 3), 18, total)

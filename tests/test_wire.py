@@ -299,7 +299,7 @@ def test_a_run_by_field() -> None:
         "steps": 2,
         "calls": 2,
         "waiting": 0,
-        "usage": {"inputTokens": 200, "outputTokens": 40, "cachedTokens": 0, "cost": 0.0},
+        "usage": {"inputTokens": 200, "outputTokens": 40, "cachedTokens": 0, "reasoningTokens": 0, "cost": 0.0},
         "seconds": 8.0,
         "createdAt": "2026-10-26T12:00:00.0000000Z",
         "updatedAt": "2026-10-26T12:00:08.0000000Z",
@@ -310,7 +310,7 @@ def test_a_run_by_field() -> None:
 def test_a_run_that_waits_says_how_many_calls_do() -> None:
     book = Book()
     book.begin()
-    book.turn(("refund", "{}"), ("refund", "{}"), usage=Usage(1, 2, 1, 0.5))
+    book.turn(("refund", "{}"), ("refund", "{}"), usage=Usage(1, 2, 1, 0.5, 2))
     book.wait(0)
     book.wait(1)
     book.decide(0)
@@ -322,4 +322,6 @@ def test_a_run_that_waits_says_how_many_calls_do() -> None:
         None,
         None,
     )
-    assert shown["usage"] == {"inputTokens": 1, "outputTokens": 2, "cachedTokens": 1, "cost": 0.5}
+    assert shown["usage"] == {
+        "inputTokens": 1, "outputTokens": 2, "cachedTokens": 1, "reasoningTokens": 2, "cost": 0.5,
+    }  # fmt: skip  # a row

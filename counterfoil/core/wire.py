@@ -119,6 +119,7 @@ def run_json(record: Record, run_id: str, interaction_id: str) -> Fields:
             "inputTokens": usage.input_tokens,
             "outputTokens": usage.output_tokens,
             "cachedTokens": usage.cached_tokens,
+            "reasoningTokens": usage.reasoning_tokens,
             "cost": usage.cost,
         },
         "seconds": run.seconds,
