@@ -125,6 +125,48 @@ def test_a_worker_ends_in_good_order_when_it_is_told_to(typed: Any, tmp_path: Pa
     assert err.endswith("stopping\n")
 
 
+def test_a_worker_that_is_told_to_end_lets_a_body_end_and_leaves_the_next_step_to_another(
+    typed: Any, tmp_path: Path
+) -> None:
+    process = typed("run", "tests.cli_desk:waiting", "Go")
+    until((tmp_path / "go.began").exists, process)
+    process.kill()
+    process.wait(PATIENCE)
+    (tmp_path / "go.began").unlink()
+    assert done(typed("work", "tests.cli_desk:waiting", "--once"))[0] == 0
+    assert done(typed("settle", "last", "--rerun"))[0] == 0
+    worker = typed("work", "tests.cli_desk:waiting", "--concurrency", "1", "--tenant-running", "1", "--retain", "1d")
+    until((tmp_path / "go.began").exists, worker)
+    worker.send_signal(signal.SIGTERM)
+    lines: list[str] = []
+    while "stopping\n" not in lines:
+        lines.append(worker.stderr.readline())
+        assert lines[-1], lines
+    (tmp_path / "go").touch()
+    code, _, err = done(worker)
+    assert (code, err) == (0, "")
+    shown = done(typed("show", "last"))[1]
+    assert "gave 13 bytes" in shown  # the file came, and it was not told to stop
+    assert "It is done." not in shown
+    assert done(typed("work", "tests.cli_desk:waiting", "--once"))[0] == 0
+    assert "It is done." in done(typed("show", "last"))[1]
+    assert done(typed("verify"))[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--tenant-starts", "often"], "such as 60/m"),
+        (["--retain", "a while"], "such as 30d"),
+        (["--dispatch", "pigeon"], "known are dbos, inline, temporal"),
+    ],
+)
+def test_a_worker_says_what_it_expected(typed: Any, flags: list[str], says: str) -> None:
+    code, _, err = done(typed("work", "tests.cli_desk:waiting", "--once", *flags))
+    assert code == 2
+    assert says in " ".join(err.split())
+
+
 def test_a_reader_that_goes_away_ends_nothing_and_changes_no_exit_code(typed: Any) -> None:
     assert done(typed("run", "tests.cli_desk:clumsy", "Go"))[0] == 0
     process = typed("errors", "last")

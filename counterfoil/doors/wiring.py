@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import unquote
@@ -21,7 +22,7 @@ from counterfoil.core.errors import CounterfoilError, DefinitionError, NotFound,
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.registry import TARGETS
 from counterfoil.runtime import Runtime
-from counterfoil.store import Head
+from counterfoil.store import Head, Quota
 from counterfoil.verify import format_head, parse_head
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "login",
     "needs_store",
     "open_runtime",
+    "open_worker",
     "read_head",
     "settings",
     "store_setting",
@@ -171,6 +173,33 @@ def open_runtime(setting: Setting, agents: Sequence[Agent] = ()) -> Runtime:
         DefinitionError: the URL has no store's form.
     """
     return Runtime(store_url(setting), agents=list(agents))
+
+
+def open_worker(
+    setting: Setting, agents: Sequence[Agent], *, pool: str, max_runs: int | None, dispatch: str,
+    quota: tuple[int | None, int | None, float], retain: timedelta | None,
+) -> Runtime:  # fmt: skip  # two rows
+    """As `open_runtime`, for a worker.
+
+    Args:
+        setting: of the store.
+        agents: whose runs it takes up.
+        pool: as of `Runtime`, like ``max_runs``, ``dispatch`` and ``retain``.
+        max_runs: see ``pool``.
+        dispatch: see ``pool``.
+        quota: of each tenant: runs at once, starts within a time, that time in seconds.
+        retain: see ``pool``.
+
+    Raises:
+        UsageError: see `store_url`.
+        DefinitionError: the URL has no store's form, or the engine is not known or not installed.
+    """
+    running, starts, seconds = quota
+    each = None if running is None and starts is None else Quota(running, starts, seconds)
+    return Runtime(
+        store_url(setting), agents=list(agents), pool=pool, max_runs=max_runs, dispatch=dispatch, retain=retain,
+        quotas=None if each is None else lambda _: each,
+    )  # fmt: skip  # two rows
 
 
 # --------------------------------------------------------------------------------- heads kept elsewhere

@@ -9,6 +9,7 @@ from counterfoil.doors.cli import (
     commands_read,
     commands_replay,
     commands_run,
+    commands_work,
 )
 from counterfoil.doors.cli.common import root_options
 from counterfoil.doors.cli.errors import EXIT_TEXT
@@ -26,6 +27,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"]},
 )
 app.callback()(root_options)
-for part in (commands_run, commands_read, commands_people, commands_check, commands_replay):
+for part in (commands_run, commands_work, commands_read, commands_people, commands_check, commands_replay):
     app.add_typer(part.app)
 app.add_typer(commands_policy.app, name="policy")

@@ -1,9 +1,8 @@
 """Commands of people: what waits, decisions, messages, the end of a run, erasure."""
 
-import re
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime, timedelta
-from typing import Annotated, Final
+from datetime import UTC, datetime
+from typing import Annotated
 
 import typer
 
@@ -14,6 +13,7 @@ from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.result import ToolResult
 from counterfoil.core.wire import date_json
 from counterfoil.doors import wiring
+from counterfoil.doors.cli.ages import age
 from counterfoil.doors.cli.common import RunArgument, Session, command, find_call, find_run
 from counterfoil.doors.cli.errors import Code, Stop
 from counterfoil.doors.cli.live import Follower, drive, json_object, print_end
@@ -278,7 +278,7 @@ async def erase(
     """
     if (run is None) == (older_than is None):
         raise Stop("name a RUN, or an age such as --older-than 30d")
-    before = None if older_than is None else _cutoff(older_than)
+    before = None if older_than is None else _ago(older_than)
     async with session.reader() as runtime:
         if before is not None:
             runs = await runtime.ended_before(before, tenant=session.tenant)
@@ -322,15 +322,9 @@ async def _erased(session: Session, runtime: Runtime, run_id: str, *, all_: bool
         return 0  # it was resumed since it was looked for
 
 
-_UNITS: Final = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-
-
-def _cutoff(text: str) -> datetime:
+def _ago(text: str) -> datetime:
     """When that age began. Raises Stop for what is no age."""
-    found = re.fullmatch(r"(\d{1,6})([mhdw])", text.strip())
-    if found is None:
-        raise Stop(f"--older-than: expected a number and one of m, h, d, w, such as 30d, got {text!r:.80}")
     try:
-        return datetime.now(UTC) - timedelta(**{_UNITS[found[2]]: int(found[1])})
+        return datetime.now(UTC) - age("--older-than", text)
     except OverflowError:
         raise Stop(f"--older-than: {text!r:.80} is longer ago than the calendar reaches") from None

@@ -1,15 +1,13 @@
-"""Commands that drive or follow runs: run, chat, work, watch."""
+"""Commands that drive or follow runs: run, chat, watch."""
 
 import asyncio
-import signal
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 from typing import Annotated
 
 import typer
 
-from counterfoil.agent import Agent
 from counterfoil.core.approval import Approval
 from counterfoil.core.call import Caller
 from counterfoil.core.events import Event
@@ -20,10 +18,9 @@ from counterfoil.doors import wiring
 from counterfoil.doors.cli.common import RunArgument, Session, command, find_run
 from counterfoil.doors.cli.errors import Code, Stop, code_of_status
 from counterfoil.doors.cli.live import Follower, drive, print_end
-from counterfoil.doors.cli.load import load_agent, load_agents
+from counterfoil.doors.cli.load import load_agent
 from counterfoil.doors.cli.terminal import Terminal
-from counterfoil.doors.cli.view import counted, of_run
-from counterfoil.runtime import Runtime
+from counterfoil.doors.cli.view import of_run
 
 __all__ = ["app"]
 
@@ -115,64 +112,6 @@ async def chat(
     if interaction is not None:
         session.out.note(f"conversation {interaction}", style="dim")
     return code
-
-
-@command(app, data=False)
-async def work(
-    session: Session,
-    modules: Annotated[
-        list[str] | None, typer.Argument(metavar="MODULE …", help="Modules with agents, or MODULE:AGENT.")
-    ] = None,
-    *,
-    once: Annotated[bool, typer.Option("--once", help="End when nothing is left to do but for people.")] = False,
-) -> int:
-    """Take up unfinished runs of the modules' agents.
-
-    Of all tenants, until Ctrl-C or SIGTERM. A run that is stopped by the end of the worker goes on in the next one.
-    """
-    if not modules:
-        raise Stop("expected at least one module with agents; type counterfoil work MODULE")
-    agents = list(dict.fromkeys(agent for spec in modules for agent in load_agents(spec)))
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    signals = (signal.SIGINT, signal.SIGTERM)
-
-    def end() -> None:
-        stop.set()
-        for number in signals:
-            loop.remove_signal_handler(number)  # a second one ends the process at once
-
-    for number in signals:
-        with suppress(NotImplementedError):  # where a loop knows no signals, Ctrl-C still raises
-            loop.add_signal_handler(number, end)
-    runtime = wiring.open_runtime(session.store, agents)
-    async with runtime:
-        names = ", ".join(agent.name for agent in agents)
-        session.out.note(f"working for {names} on {session.store.value}")
-        stopped = asyncio.create_task(stop.wait())
-        idle = asyncio.create_task(_idle(runtime, agents)) if once else None
-        await asyncio.wait([stopped, *([idle] if idle else [])], return_when=asyncio.FIRST_COMPLETED)
-        for task in (stopped, idle):
-            if task is not None:
-                task.cancel()
-        session.out.note(await _left(runtime, agents) if idle and not stop.is_set() else "stopping")
-    return Code.DONE
-
-
-async def _left(runtime: Runtime, agents: list[Agent]) -> str:
-    _, paused = await runtime.store.counts([agent.name for agent in agents], runtime.pool)
-    waits = f" but for people: {counted(paused, 'run')} paused; `counterfoil approvals` lists the calls"
-    return f"nothing is left to do{waits if paused else ''}"
-
-
-async def _idle(runtime: Runtime, agents: list[Agent]) -> None:
-    """Wait until every unfinished run of the agents waits for people alone."""
-    names = [agent.name for agent in agents]
-    while True:
-        busy, _ = await runtime.store.counts(names, runtime.pool)
-        if not busy:
-            return
-        await asyncio.sleep(IDLE_SECONDS)
 
 
 @command(app)
