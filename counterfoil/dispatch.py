@@ -32,6 +32,8 @@ class Host(Protocol):
     """This process, as it stands in the rows of runs that it drives."""
     agents: Mapping[str, Any]
     """By name: the agents whose runs can be driven here."""
+    max_runs: int | None
+    """How many of them at once; more are `REFUSED`."""
 
     async def take_up(self, row: RunRow) -> None:
         """Claim a run and begin to drive it in a task of this process; nothing where that cannot be done."""

@@ -97,6 +97,7 @@ class Runtime(Driving):
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._kicks: dict[str, asyncio.Task[None]] = {}
         self._folds: WeakValueDictionary[str, Fold] = WeakValueDictionary()
+        self.max_runs = max_runs
         self.sweep = Sweep(self, quotas, max_runs, retain)
         self._sweeper: asyncio.Task[None] | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}

@@ -9,7 +9,9 @@ import pytest
 from counterfoil import Limits, NotFound, sweep
 from counterfoil.core.errors import DefinitionError
 from counterfoil.dispatch import REFUSED, STALE
+from counterfoil.owners import this_host
 from counterfoil.registry import resolve
+from counterfoil.store import Owner
 from counterfoil.testing import call, say
 from tests.helpers import Gate, Place, agent, arrives, content, counted, go, until
 from tests.marks import law
@@ -25,6 +27,7 @@ class Careless:
     def __init__(self, host):
         self.host = host
         self.rows = []
+        self.handed = []
         self.forgotten = []
 
     async def open(self):
@@ -35,7 +38,8 @@ class Careless:
         self.rows.append(row)
 
     async def hand_over(self, owner):
-        """Nothing was given."""
+        """Remember it."""
+        self.handed.append(owner)
 
     async def forget(self, row):
         """Remember it."""
@@ -144,6 +148,42 @@ def test_a_pause_ends_the_segment_and_a_decision_tells_the_engine_of_the_next(tm
             assert await runtime.drive("default", run.id, row.epoch) == "completed"
             assert len(seen) == 1
             await content(runtime)
+
+    go(main())
+
+
+@law("7.6")
+def test_an_engine_hears_of_dead_workers_of_that_whose_run_it_is_to_give_on_and_of_one_that_had_none(desk):
+    place, clerk, _ = desk
+    first, second = (Owner(this_host(), 2**22 + 1, 1, token) for token in ("first", "second"))
+
+    async def main():
+        async with opened(place, clerk) as runtime:
+            run = await runtime.start("desk", "go")
+            assert await runtime.store.claim(await runtime.dispatch.told(run), first)
+            await until(lambda: first in runtime.dispatch.handed)
+            assert (await runtime.dispatch.told(run)).run_id == run.id
+            await runtime.store.beat(second)
+        async with opened(place, clerk) as runtime:
+            await until(lambda: second in runtime.dispatch.handed)
+            assert await runtime.lives(runtime.owner)
+            assert not await runtime.lives(second)
+
+    go(main())
+
+
+@law("7.6")
+def test_a_run_that_could_not_be_driven_is_refused_for_a_while_whoever_tells_it(desk):
+    place, clerk, seen = desk
+
+    async def main():
+        async with opened(place, clerk) as runtime:
+            run = await runtime.start("desk", "go")
+            runtime._fails(run.id)
+            assert await runtime.drive("default", run.id, 0) == REFUSED
+            del runtime._put_off[run.id]
+            assert await runtime.drive("default", run.id, 0) == "completed"
+            assert len(seen) == 1
 
     go(main())
 

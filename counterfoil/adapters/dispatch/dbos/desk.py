@@ -66,6 +66,8 @@ class Desk:
 
     def __init__(self, db: sa.Engine, schema: str | None) -> None:
         self._db = db
+        self._is_closed = False
+        sa.event.listen(db, "checkin", self._checked_in)
         self._client = DBOSClient(
             system_database_engine=db, dbos_system_schema=schema, serializer=Words(), application_name=APPLICATION,
             lazy=True, retry_connection_errors=False,
@@ -73,8 +75,13 @@ class Desk:
 
     def close(self) -> None:
         """Close every connection."""
+        self._is_closed = True
         self._client.destroy()
         self._db.dispose()
+
+    def _checked_in(self, _connection: object, record: sa.PoolProxiedConnection) -> None:
+        if self._is_closed:
+            record.invalidate()  # a thread of DBOS had it when all others were closed
 
     def make_queues(self, pool: str, agents: Collection[str], most: int | None) -> None:
         """Make the queues of these agents, as this worker means them to be.

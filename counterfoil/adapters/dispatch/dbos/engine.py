@@ -45,10 +45,8 @@ _logger = logging.getLogger("dbos")
 
 END_SECONDS = 2.0
 """Seconds that DBOS has, at most, to write down what was given up when a Runtime closes."""
-AGAIN_SECONDS = (2.0, 30.0)
-"""A segment that still waits is told again after so long: at first, doubling, and at most."""
-REFUSED_SECONDS = 1.0
-"""One that was refused here is told again after so long."""
+AGAIN_SECONDS = (1.0, 30.0)
+"""A segment that still waits, or was refused, is told again after so long: at first, doubling, and at most."""
 HANDED_SECONDS = 30.0
 """What a dead worker had is looked for once in so long."""
 CLEAN_SECONDS = 5.0
@@ -134,14 +132,14 @@ class Engine:
 
     def _launch(self) -> None:
         """Listen to the queues. In a thread, so that DBOS leaves the Runtime's event loop alone."""
-        most: int | None = getattr(self._host, "max_runs", None)
+        queues = self._host.pool, self._agents, self._host.max_runs
         try:
-            self._desk.make_queues(self._host.pool, self._agents, most)
+            self._desk.make_queues(*queues)
         except sa.exc.SQLAlchemyError:
             # DBOS makes its tables when it starts, and would look for queues again after a second only.
             self._start()
             DBOS.destroy()
-            self._desk.make_queues(self._host.pool, self._agents, most)
+            self._desk.make_queues(*queues)
         self._start()
 
     def _start(self) -> None:
@@ -314,7 +312,8 @@ class Engine:
         done.set_result(end)
         now = self._loop.time()
         if end == REFUSED:
-            self._told[run_id] = number, now + REFUSED_SECONDS, REFUSED_SECONDS
+            first, _ = AGAIN_SECONDS
+            self._told.setdefault(run_id, (number, now + first, first))
         else:
             self._told.pop(run_id, None)
         self._ended.append((now, workflow))
