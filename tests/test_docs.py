@@ -16,7 +16,7 @@ from counterfoil import ErrorCode, Limits, Policy
 from counterfoil.adapters import policy_toml
 from counterfoil.adapters.models.openai import OpenAIResponses
 from counterfoil.adapters.models.openai_chat import OpenAIChat
-from counterfoil.adapters.models.shared.openai_sdk import SdkModel
+from counterfoil.adapters.models.shared.sdk_model import SdkModel
 from counterfoil.doors.cli.app import app
 from counterfoil.registry import TARGETS
 from counterfoil.tool import SETTINGS

@@ -7,13 +7,14 @@ from contextlib import aclosing
 from typing import Any
 from urllib.parse import urlsplit
 
-from openai import APIStatusError, AsyncOpenAI, OpenAIError
+from openai import APIStatusError, AsyncOpenAI
 
 from counterfoil.adapters.models.openai.answer import Answer
 from counterfoil.adapters.models.openai.request import Settings, body_of, without_reasoning
 from counterfoil.adapters.models.shared.opaque import origin_of
 from counterfoil.adapters.models.shared.openai_errors import broken_off
-from counterfoil.adapters.models.shared.openai_sdk import SdkModel, opened
+from counterfoil.adapters.models.shared.openai_sdk import OpenAIModel
+from counterfoil.adapters.models.shared.sdk_model import opened
 from counterfoil.adapters.models.shared.strict import Dialect
 from counterfoil.model import ModelEvent, ModelRequest
 
@@ -32,7 +33,7 @@ def open_model(spec: str, **settings: Any) -> OpenAIResponses:
     return model
 
 
-class OpenAIResponses(SdkModel):
+class OpenAIResponses(OpenAIModel):
     """A model behind the Responses wire. Nothing is stored on the server; a request holds the whole conversation.
 
     Args:
@@ -89,7 +90,7 @@ class OpenAIResponses(SdkModel):
         place = urlsplit(str(client.base_url))
         return origin_of(f"{place.hostname}:{place.port}{place.path}", self.model)
 
-    def mended(self, error: OpenAIError, body: dict[str, Any]) -> dict[str, Any] | None:
+    def mended(self, error: Exception, body: dict[str, Any]) -> dict[str, Any] | None:
         """The body without encrypted reasoning, where that is what the server cannot take."""
         if not isinstance(error, APIStatusError) or error.status_code // 100 != 4:  # noqa: PLR2004 - 4xx
             return None

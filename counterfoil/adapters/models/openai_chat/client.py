@@ -8,7 +8,8 @@ from typing import Any
 
 from counterfoil.adapters.models.openai_chat.answer import Answer
 from counterfoil.adapters.models.openai_chat.request import body_of
-from counterfoil.adapters.models.shared.openai_sdk import SdkModel, opened
+from counterfoil.adapters.models.shared.openai_sdk import OpenAIModel
+from counterfoil.adapters.models.shared.sdk_model import opened
 from counterfoil.adapters.models.shared.strict import Dialect
 from counterfoil.model import ModelEvent, ModelRequest
 
@@ -27,7 +28,7 @@ def open_model(spec: str, **settings: Any) -> OpenAIChat:
     return model
 
 
-class OpenAIChat(SdkModel):
+class OpenAIChat(OpenAIModel):
     """A model behind the Chat Completions wire, of OpenAI or of any server that speaks it.
 
     Args:

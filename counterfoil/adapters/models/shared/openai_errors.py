@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -15,19 +14,22 @@ from openai import (
     OpenAIError,
 )
 
+from counterfoil.adapters.models.shared.failures import (
+    OURS,
+    RETRYABLE,
+    secrets_of,
+    servers_word,
+    shown,
+    why_not_sent,
+    words_of,
+)
 from counterfoil.adapters.models.shared.waiting import retry_after
 from counterfoil.core.errors import ModelError
 
-_RETRYABLE: Final = frozenset({408, 409, 429})
 _USED_UP: Final = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
 """Codes of a status 429 that only a payment ends (OpenAI's guide to error codes)."""
 _PASSES: Final = frozenset({"server_error", "rate_limit_exceeded", "vector_store_timeout"})
 """Codes of a failed response that may pass; the others of the SDK's `ResponseError` blame the request."""
-_OURS: Final = frozenset({"LocalProtocolError", "UnsupportedProtocol"})
-"""Causes of a failed connection that stay: a header or an address that cannot be used."""
-
-_MAX_TEXT: Final = 400
-"""Characters of a message; a server may answer with a whole page."""
 
 
 def failure_of(error: Exception, client: AsyncOpenAI) -> ModelError:
@@ -45,7 +47,7 @@ def failure_of(error: Exception, client: AsyncOpenAI) -> ModelError:
         case APIConnectionError():
             # The class alone: the text of a cause may quote a header.
             cause = type(error.__cause__ or error).__name__
-            text, retryable = f"the connection failed ({cause})", cause not in _OURS
+            text, retryable = f"the connection failed ({cause})", cause not in OURS
         case APIError():
             text, retryable = f"the server broke the answer off: {_said(error.body)}", _may_pass(error.body)
         case OpenAIError():
@@ -63,47 +65,32 @@ def broken_off(said: Mapping[str, object], client: AsyncOpenAI) -> ModelError:
 
 def cannot_send(error: Exception, client: AsyncOpenAI) -> ModelError:
     """The error for a request that does not get as far as the wire."""
-    match error:
-        case UnicodeEncodeError(encoding="ascii"):
-            why = "a header, such as the key, holds other characters than ASCII"
-        case UnicodeEncodeError():
-            why = "it holds half of a surrogate pair, such as in a tool's schema"
-        case _:
-            why = str(error)
-    return ModelError(_shown(f"the request cannot be sent: {why}", error, client))
+    return ModelError(_shown(why_not_sent(error), error, client))
 
 
 def _said(body: object) -> str:
     message = body.get("message") if isinstance(body, Mapping) else body
-    return " ".join(message.split()) if isinstance(message, str) and message.strip() else "no message"
+    return words_of(message)
 
 
 def _may_help(error: APIStatusError) -> bool:
     """Whether asking again may help, by the server's own word (as the SDK reads it), its code or the status."""
-    word = error.response.headers.get("x-should-retry")
-    if word in ("true", "false"):
-        return bool(word == "true")
+    word = servers_word(error.response.headers)
+    if word is not None:
+        return word
     if error.code in _USED_UP or error.type in _USED_UP:
         return False
-    return error.status_code in _RETRYABLE or error.status_code >= 500  # noqa: PLR2004 - 5xx
+    return error.status_code in RETRYABLE or error.status_code >= 500  # noqa: PLR2004 - 5xx
 
 
 def _may_pass(body: object) -> bool:
     """Whether an error amid an answer may pass: not if it says that the request was at fault."""
     code = body.get("code") if isinstance(body, dict) else None
     kind = body.get("type") if isinstance(body, dict) else None
-    at_fault = isinstance(code, int) and code // 100 == 4 and code not in _RETRYABLE  # noqa: PLR2004 - 4xx
+    at_fault = isinstance(code, int) and code // 100 == 4 and code not in RETRYABLE  # noqa: PLR2004 - 4xx
     return not at_fault and kind != "invalid_request_error" and code not in _USED_UP
 
 
 def _shown(text: str, error: Exception | None, client: AsyncOpenAI) -> str:
-    """The text without secrets, and then cut: the other way round half a secret could stay."""
-    secrets = {client.api_key}
-    if isinstance(error, APIError):
-        for name, value in error.request.headers.items():
-            if re.search(r"auth|key|token|secret|cookie", name):
-                secrets |= {value, value.rpartition(" ")[2]}
-    for secret in sorted(secrets, key=len, reverse=True):
-        if len(secret) >= 4:  # noqa: PLR2004 - a shorter one is no secret, and would tear words apart
-            text = text.replace(secret, "[key]")
-    return text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + "…"
+    sent = secrets_of(error.request.headers) if isinstance(error, APIError) else set()
+    return shown(text, {client.api_key, *sent})

@@ -1,227 +1,42 @@
-"""What the wires of OpenAI's SDK have in common: settings, a client for each event loop, asking, the last touch."""
+"""What the wires of OpenAI's SDK have in common beside what all wires have: its client, its calls, its errors."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from contextlib import aclosing
-from typing import Any, ClassVar, Final, Protocol, cast
-from weakref import WeakKeyDictionary
+from collections.abc import Mapping
+from typing import Any, ClassVar, cast
 
 from openai import AsyncOpenAI, AsyncStream, OpenAIError
 
-from counterfoil.adapters.models.shared.openai_errors import cannot_send, failure_of
-from counterfoil.core.errors import DefinitionError, ModelError
-from counterfoil.core.jsontext import JsonValue
-from counterfoil.model import ModelEvent
-
-NO_KEY: Final = "no-key"
-"""What a server without keys is sent, since the SDK sends something."""
+from counterfoil.adapters.models.shared import openai_errors
+from counterfoil.adapters.models.shared.sdk_model import SdkModel
+from counterfoil.core.errors import ModelError
 
 
-class Answering(Protocol):
-    """A turn that is put together from pieces. The work for a piece does not grow with the turn."""
+class OpenAIModel(SdkModel):
+    """A model behind one of OpenAI's wires; see `SdkModel`. Its client is an `AsyncOpenAI`."""
 
-    @property
-    def finish(self) -> str:
-        """The server's reason for the end; empty until it says so."""
-
-    def add(self, piece: object) -> Iterator[ModelEvent]:
-        """Take a piece and give the events that it makes."""
-
-    def rest(self) -> Iterator[ModelEvent]:
-        """The last events, when no piece comes any more. Raises ModelError where the answer has no end."""
-
-
-class SdkModel:
-    """A model behind one of the SDK's wires. It keeps nothing between requests but connections.
-
-    Args:
-        model: the model's name on the server.
-        base_url: where the server is, such as ``http://127.0.0.1:8080/v1``; None: OpenAI, or as the SDK reads
-            it from OPENAI_BASE_URL.
-        api_key: None: as the SDK reads it from OPENAI_API_KEY. With a ``base_url`` that key is never taken,
-            so that it does not reach another server; none at all is needed there.
-        client: an `AsyncOpenAI` that you made; it stays yours to close, and ``base_url``, ``api_key`` and
-            ``timeout`` are not used.
-        timeout: seconds to connect and between two pieces of an answer; None: the SDK's, ten minutes.
-        parameters: fields of the request's body, such as ``temperature``; those of an agent replace them.
-            None leaves out a field that we would send.
-        extra_body: more fields of the body, that only this server knows; they win over all others.
-
-    Raises:
-        DefinitionError: no name, or parameters that the adapter sets by itself.
-    """
-
-    wire: ClassVar[str]
-    """The wire's name, which is the scheme of its models too."""
     path: ClassVar[str]
     """Of the call, below the base URL."""
-    fixed: ClassVar[frozenset[str]]
-    """Fields of the body that no parameter may set: the answer could not be read, or a law would be broken."""
+    failures = OpenAIError
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        base_url: str | None = None,
-        api_key: str | None = None,
-        client: AsyncOpenAI | None = None,
-        timeout: float | None = None,
-        parameters: Mapping[str, JsonValue] | None = None,
-        extra_body: Mapping[str, JsonValue] | None = None,
-    ) -> None:
-        if not model or not isinstance(model, str):
-            raise DefinitionError(f"expected the model's name after {self.wire}:, got {model!r}")
-        self.model = model
-        """The model's name on the server."""
-        self._options: dict[str, Any] = {"max_retries": 0}  # the loop retries, and on record
-        if timeout is not None:
-            self._options["timeout"] = timeout
-        if base_url is not None:
-            self._options |= {"base_url": base_url, "api_key": NO_KEY}
-        if api_key is not None:
-            self._options["api_key"] = api_key
-        self._given = client
-        # Connections belong to the event loop that opened them, and a program may have several in turn.
-        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncOpenAI] = WeakKeyDictionary()
-        self._parameters = dict(parameters or {})
-        self._extra_body = dict(extra_body or {})
+    def made(self, options: Mapping[str, Any]) -> AsyncOpenAI:
         try:
-            self._check({**self._parameters, **self._extra_body})
-        except ValueError as error:
-            raise DefinitionError(str(error)) from error
+            return AsyncOpenAI(**options)
+        except OpenAIError:
+            raise ModelError(f"no key for the model {self.model}: set OPENAI_API_KEY or give api_key") from None
 
-    def with_parameters(self, body: dict[str, Any], own: Mapping[str, JsonValue]) -> dict[str, Any]:
-        """The body with the model's parameters, the request's ``own`` and the extra ones; None leaves a field out.
+    async def sent(self, client: AsyncOpenAI, body: dict[str, Any]) -> object:
+        return await client.post(
+            self.path,
+            cast_to=object,
+            body=body,
+            options={"max_retries": 0, "security": {"bearer_auth": True}},
+            stream=bool(body.get("stream")),
+            stream_cls=cast("Any", AsyncStream[object]),
+        )
 
-        Raises:
-            ValueError: the request's own parameters set a field of `fixed`.
-        """
-        own = dict(own)
-        extra = own.pop("extra_body", None)  # the form of the SDK's own calls
-        for named in (self._parameters, own, extra if isinstance(extra, dict) else {}, self._extra_body):
-            self._check(named)
-            body = body | named
-        return {name: value for name, value in body.items() if value is not None}
+    def failure_of(self, error: Exception, client: AsyncOpenAI) -> ModelError:
+        return openai_errors.failure_of(error, client)
 
-    def _check(self, parameters: Mapping[str, object]) -> None:
-        if taken := sorted(self.fixed & parameters.keys()):
-            raise ValueError(f"{self.wire} sets {', '.join(taken)} by itself; take it out of the parameters")
-
-    async def events(
-        self, client: AsyncOpenAI, build: Callable[[], dict[str, Any]], answer: Answering
-    ) -> AsyncGenerator[ModelEvent]:
-        """Ask, and give what ``answer`` makes of the pieces, all but the finished turn.
-
-        Leaving the iterator, or cancelling the task that reads it, closes the connection.
-
-        Args:
-            client: see `client`.
-            build: makes the body; a ValueError of it says why the request cannot be sent.
-            answer: takes the pieces.
-
-        Raises:
-            ModelError: the server refused, could not be reached, or ended amid the answer; ``retryable`` for
-                HTTP status 408, 409, 429 and 5xx, time-outs, lost connections and answers without an end. The
-                message holds the status and the server's own short message; never a header, never the key.
-        """
-        failure: ModelError | None = None
-        try:
-            async with aclosing(self._pieces(client, build)) as pieces:
-                async for piece in pieces:
-                    for event in answer.add(piece):
-                        yield event
-        except (
-            OpenAIError,
-            ValueError,
-            TypeError,
-            AttributeError,
-            LookupError,
-        ) as error:  # beside the first: no such piece
-            # What is lost after the end of the turn is its usage at most.
-            failure = None if answer.finish else failure_of(error, client)
-        # Raised out here so that it carries no cause: a cause may quote a header with the key.
-        if failure is not None:
-            raise failure
-        for event in answer.rest():
-            yield event
-
-    async def _pieces(self, client: AsyncOpenAI, build: Callable[[], dict[str, Any]]) -> AsyncGenerator[object]:
-        """The pieces of the answer as plain JSON, one where it is not streamed.
-
-        Plain, since servers send fields that the SDK's classes do not know.
-        """
-        answer = await self._ask(client, build)
-        if not isinstance(answer, AsyncStream):
-            yield answer
-            return
-        async with answer, aclosing(cast("Any", aiter(answer))) as chunks:
-            async for chunk in chunks:
-                yield chunk
-
-    async def _ask(self, client: AsyncOpenAI, build: Callable[[], dict[str, Any]]) -> object:
-        body: dict[str, Any] | None = None
-        while True:
-            mended = None
-            try:
-                body = build() if body is None else body
-                return await client.post(
-                    self.path,
-                    cast_to=object,
-                    body=body,
-                    options={"max_retries": 0, "security": {"bearer_auth": True}},
-                    stream=bool(body.get("stream")),
-                    stream_cls=AsyncStream[object],
-                )
-            except OpenAIError as error:
-                failure = failure_of(error, client)
-                mended = self.mended(error, body or {})
-            except (ValueError, TypeError) as error:
-                failure = cannot_send(error, client)
-            if mended is None:
-                raise failure
-            body = mended
-
-    def mended(self, error: OpenAIError, body: dict[str, Any]) -> dict[str, Any] | None:  # noqa: ARG002  # for wires that can
-        """Another body to ask with at once, where the refusal says what the server cannot take; else None."""
-        return None
-
-    async def aclose(self) -> None:
-        """Close the connections of this event loop; it can be used again. A given client is left alone."""
-        client = self._clients.pop(asyncio.get_running_loop(), None)
-        if client is not None:
-            await client.close()
-
-    def client(self) -> AsyncOpenAI:
-        """The client of this event loop.
-
-        Raises:
-            ModelError: there is no key.
-        """
-        if self._given is not None:
-            return self._given
-        loop = asyncio.get_running_loop()
-        client = self._clients.get(loop)
-        if client is None:
-            try:
-                client = AsyncOpenAI(**self._options)
-            except OpenAIError:
-                raise ModelError(f"no key for the model {self.model}: set OPENAI_API_KEY or give api_key") from None
-            self._clients[loop] = client
-        return client
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.model!r})"
-
-
-def opened(kind: type[SdkModel], spec: str, settings: Mapping[str, Any]) -> Any:
-    """A model by its name, such as ``openai:gpt-6``; the name may hold colons, such as ``llama3:8b``.
-
-    Raises:
-        DefinitionError: no name, or an unknown setting.
-    """
-    try:
-        return kind(spec.removeprefix(f"{kind.wire}:"), **settings)
-    except TypeError as error:
-        raise DefinitionError(f"{kind.wire} takes other settings ({error}); see {kind.__name__}") from error
+    def cannot_send(self, error: Exception, client: AsyncOpenAI) -> ModelError:
+        return openai_errors.cannot_send(error, client)
