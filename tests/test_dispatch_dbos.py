@@ -185,6 +185,34 @@ def test_a_segment_that_was_refused_comes_again(sqlite_desk, monkeypatch):
     go(main())
 
 
+def test_a_segment_that_was_refused_is_not_told_again_at_once(sqlite_desk, monkeypatch):
+    monkeypatch.setattr(engine, "AGAIN_SECONDS", (60.0, 60.0))
+
+    async def main():
+        async with sqlite_desk.open(agent(ONE_CALL, counted()[0])) as runtime:
+            runtime.agents.clear()
+            run = await runtime.start("desk", "go")
+            assert await ended(runtime, run) == ["refused"]
+            await runtime.dispatch.enqueue(await runtime.store.run("default", run.id))
+            assert await ended(runtime, run) == ["refused"]
+
+    go(main())
+
+
+def test_a_body_is_no_part_of_a_workflow(sqlite_desk):
+    @tool
+    async def look() -> str:
+        """Look."""
+        return f"{DBOS.workflow_id} {threading.current_thread() is threading.main_thread()}"
+
+    async def main():
+        async with sqlite_desk.open(agent([[call("look", id="l")], say("done")], look)) as runtime:
+            run = await arrives(await runtime.start("desk", "go"), "completed")
+            assert run.results[0].result.model_output == "None True"
+
+    go(main())
+
+
 @law("7.9")
 def test_a_worker_takes_nothing_for_an_agent_that_it_has_not_and_nothing_of_another_pool(desk):
     async def main():
@@ -229,7 +257,7 @@ def test_a_worker_takes_as_many_segments_at_once_as_it_may_drive(sqlite_desk):
             await until(lambda: len(gate.log) >= 2)
             for _ in range(3):
                 held = [w.status for run in runs for w in await rows(runtime, workflow_id_prefix=run.id)]
-                assert (held.count("PENDING"), gate.log) == (2, ["+a", "+a"])
+                assert (sorted(held), gate.log) == (["ENQUEUED"] * 3 + ["PENDING"] * 2, ["+a", "+a"])
                 await asyncio.sleep(engine.POLL_SECONDS)
             gate.open("a")
             for run in runs:
