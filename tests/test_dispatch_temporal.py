@@ -246,6 +246,31 @@ def test_a_worker_is_given_the_runs_of_its_pool(desk):
     go(main())
 
 
+def test_a_worker_is_given_no_more_than_it_has_room_for_and_another_takes_the_rest(desk):
+    gate = Gate()
+    clerk = agent([[call("work", at="a", id="a")], say("done")], gate.tool())
+
+    async def main():
+        async with desk.runtime(clerk, max_runs=1) as full:
+            asked = watch(full)
+            first = await full.start("desk", "go")
+            await gate.began("a")
+            second = await full.start("desk", "go")
+            await until(lambda: second.id in full.dispatch._told)
+            await so(lambda: waits(second))
+            async with desk.runtime(clerk) as other:
+                await until(lambda: other.driving(second.id))
+                gate.open("a")
+                for run in (first, second):
+                    await arrives(run, "completed")
+            assert asked == [first.id]
+
+    async def waits(run):
+        return kinds(await desk.history(run))["activity_task_scheduled"]
+
+    go(main())
+
+
 def watch(runtime):
     """The runs that its engine asks it to drive, in order."""
     drive, asked = runtime.drive, []
@@ -274,9 +299,10 @@ def test_a_process_that_drains_ends_its_bodies_and_another_goes_on_at_once(desk,
                 gate.open("a", "b")
                 assert await first.drain()
                 await arrives(await second.get(run.id), "completed")
+                asked = watch(second)
                 late = await first.start("desk", "later")
-                await until(lambda: second.driving(late.id))
                 await arrives(late, "completed")
+                assert asked == [late.id]
                 await content(second)
             assert gate.log == ["+a", "-a", "+b", "-b"] * 2
 

@@ -64,7 +64,7 @@ CLOSE_SECONDS = 5.0
 STUCK = 6
 """A workflow whose task failed so often is replaced: another version of us may have written its history."""
 RUNS = 200
-"""Runs that one process drives at once for one agent."""
+"""Runs that one process drives at once for one agent, where its Runtime says nothing of it."""
 STICKY = timedelta(seconds=1)
 """A worker that knows a workflow's history has so long to take its next task, before any other may."""
 _LOGGED = ApplicationErrorCategory.BENIGN
@@ -148,7 +148,8 @@ class Temporal:
         return Worker(
             self._client, task_queue=_queue(self._host.pool, agent), workflows=[RunWorkflow],
             activities=[self._drive], workflow_runner=UnsandboxedWorkflowRunner(),
-            workflow_task_executor=self._threads, max_concurrent_workflow_tasks=4, max_concurrent_activities=RUNS,
+            workflow_task_executor=self._threads, max_concurrent_workflow_tasks=4,
+            max_concurrent_activities=self._host.max_runs or RUNS,
             workflow_task_poller_behavior=polls, activity_task_poller_behavior=polls,
             max_cached_workflows=RUNS, sticky_queue_schedule_to_start_timeout=STICKY, build_id="counterfoil",
             max_heartbeat_throttle_interval=timedelta(seconds=BEAT_SECONDS), graceful_shutdown_timeout=names.FOREVER,
