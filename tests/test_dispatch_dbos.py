@@ -437,7 +437,9 @@ def test_what_a_dead_worker_had_is_deleted_when_it_is_handed_over(sqlite_desk):
 
 
 @law("7.6")
-def test_a_run_that_cannot_be_driven_ends_its_workflow_and_is_not_tried_without_end(sqlite_desk, caplog):
+def test_a_run_that_cannot_be_driven_ends_its_workflow_and_is_not_tried_without_end(sqlite_desk, monkeypatch, caplog):
+    monkeypatch.setattr("counterfoil.driving.PUT_OFF_SECONDS", (60.0, 60.0))
+
     async def main():
         async with sqlite_desk.open() as clerk:
             run = await clerk.start("desk", "go")
