@@ -17,6 +17,7 @@ TARGETS: Mapping[str, Mapping[str, str]] = {
         "sqlite": "counterfoil.adapters.stores.sqlite:open_store",
     },
     "model": {
+        "anthropic": "counterfoil.adapters.models.anthropic:open_model",
         "openai": "counterfoil.adapters.models.openai:open_model",
         "openai-chat": "counterfoil.adapters.models.openai_chat:open_model",
         "scripted": "counterfoil.testing.models:open_scripted",
@@ -35,6 +36,7 @@ TARGETS: Mapping[str, Mapping[str, str]] = {
 """Kind, scheme, and the factory as ``module:name``."""
 
 _EXTRAS: Mapping[str, str] = {
+    "anthropic": "pip install 'counterfoil[anthropic]'",
     "dbos": "pip install 'counterfoil[dbos]'",
     "openai": "pip install 'counterfoil[openai]'",
     "sqlalchemy": "pip install 'counterfoil[dbos]'",

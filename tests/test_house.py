@@ -58,8 +58,8 @@ CORE_MAY_NOT_CALL_OF_A_MODULE = {
     "now", "utcnow", "today", "uuid1", "uuid4", "uuid6", "uuid7", "uuid8", "print_exc", "print_exception",
 }  # fmt: skip
 HEAVY = {
-    "cel_expr_python", "dbos", "griffe", "jsonschema_rs", "multiprocessing", "numpy", "openai", "psycopg", "rich",
-    "sqlalchemy", "sqlite3", "temporalio", "typer",
+    "anthropic", "cel_expr_python", "dbos", "griffe", "jsonschema_rs", "multiprocessing", "numpy", "openai", "psycopg",
+    "rich", "sqlalchemy", "sqlite3", "temporalio", "typer",
 }  # fmt: skip
 
 

@@ -6,6 +6,22 @@ from counterfoil.testing.model_suite import ModelSuite
 from tests.wires import WIRES
 
 
+class TestAnthropicMessages(ModelSuite):
+    @pytest.fixture
+    def fake(self):
+        return WIRES["anthropic"].fake
+
+    @pytest.fixture
+    def make_model(self):
+        return WIRES["anthropic"].model
+
+
+class TestAnthropicMessagesStrict(TestAnthropicMessages):
+    @pytest.fixture
+    def make_model(self):
+        return WIRES["anthropic strict"].model
+
+
 class TestOpenAIChat(ModelSuite):
     @pytest.fixture
     def fake(self):

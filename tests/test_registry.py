@@ -51,6 +51,7 @@ except ValueError as error:
     ("kind", "scheme", "module", "command"),
     [
         ("model", "openai-chat", "openai", "pip install 'counterfoil[openai]'"),
+        ("model", "anthropic", "anthropic", "pip install 'counterfoil[anthropic]'"),
         ("store", "postgresql", "psycopg", "pip install 'counterfoil[postgres]'"),
         ("dispatch", "dbos", "dbos", "pip install 'counterfoil[dbos]'"),
         ("dispatch", "dbos", "sqlalchemy", "pip install 'counterfoil[dbos]'"),

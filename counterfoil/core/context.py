@@ -8,6 +8,7 @@ cache of the beginning stays good and the work of a request grows with its own i
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -192,7 +193,10 @@ CallKey = tuple[str, int, int]
 """(run, step, index): our key of a call."""
 
 
-def wire_ids(items: Iterable[Item], max_chars: int | None = None) -> dict[CallKey, str]:
+_SAID = re.compile(r"(?s).*\S.*")
+
+
+def wire_ids(items: Iterable[Item], most: int | None = None, legal: re.Pattern[str] = _SAID) -> dict[CallKey, str]:
     """The id of each call on the wire, for the call and its result alike: unique in the request.
 
     The provider gets its own id back where that is free; else our call id stands in, else ``call_`` and a
@@ -200,7 +204,8 @@ def wire_ids(items: Iterable[Item], max_chars: int | None = None) -> dict[CallKe
 
     Args:
         items: what the request holds.
-        max_chars: characters of an id that the provider takes; a longer one is replaced.
+        most: characters of an id that the provider takes; a longer one is replaced.
+        legal: what a whole id must match for the provider; ``call_`` and a number does.
 
     Returns:
         The ids by (run, step, index), since a call id is unique in its run alone.
@@ -214,7 +219,7 @@ def wire_ids(items: Iterable[Item], max_chars: int | None = None) -> dict[CallKe
             name = next(
                 name
                 for name in _names(call.provider_call_id, call.call_id, len(ids))
-                if name and not name.isspace() and name not in used and (not max_chars or len(name) <= max_chars)
+                if name and name not in used and (not most or len(name) <= most) and legal.fullmatch(name)
             )
             used.add(name)
             ids[item.run_id, item.step, index] = name

@@ -253,6 +253,7 @@ _NEEDED: Final = ("pydantic", "griffelib", "jsonschema-rs", "cel-expr-python")
 _EXTRAS: Final = (
     ("the command (extra cli)", ("typer", "rich"), "pip install 'counterfoil[cli]'"),
     ("the PostgreSQL store (extra postgres)", ("psycopg",), "pip install 'counterfoil[postgres]'"),
+    ("models of Anthropic (extra anthropic)", ("anthropic",), "pip install 'counterfoil[anthropic]'"),
     ("models of OpenAI (extra openai)", ("openai",), "pip install 'counterfoil[openai]'"),
 )
 
