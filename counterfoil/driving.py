@@ -318,7 +318,7 @@ class Driving(Deciding):
             # Whether somebody else's owner lives is the sweep's to ask: it is cheaper once for all that wait.
             swept = self._sweeper is not None and row.owner not in (None, self.owner)
             mine = row.agent in self.agents and not swept and await self._may_take(row)
-            room = self.sweep.has_room(row.tenant)
+            room = not self.sweep.chooses and self.sweep.has_room(row.tenant)
             if row.status not in OPEN or (row.status == "paused" and not row.runnable and not mine):
                 await self.refresh(fold)
                 return

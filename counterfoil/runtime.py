@@ -265,7 +265,8 @@ class Runtime(Driving):
         due = later is None or later <= now
         here = known is not None and due and pool in (None, self.pool) and self.dispatch.here and not self.leaving
         # Where a quota may refuse it, the run is created first, and claimed as any other.
-        here = here and self.sweep.has_room(tenant) and self.sweep.quota(tenant) is None
+        room = self.sweep.has_room(tenant)
+        here = here and room and self.sweep.quota(tenant) is None
         new = NewRun(
             tenant=tenant, run_id=run_id, interaction_id=interaction or self.effects.new_id(),
             new_interaction=interaction is None, agent=cast("RunEntry", first[0]).agent, entries=first, created_at=now,
@@ -285,7 +286,7 @@ class Runtime(Driving):
         fold = self._fold(row, Record(entries))
         if here:
             self._drive(known, Lease(row.tenant, row.run_id, row.interaction_id, row.epoch), fold)
-        elif due:
+        elif due and (room or not self.dispatch.here):  # else the sweep chooses, when there is room
             self.kick(row.tenant, row.run_id)
         elif later is not None and (known is not None or not self.dispatch.here):
             self._kick_at(fold, later)

@@ -420,7 +420,7 @@ class Store(Protocol):
             How many are driven or are to be, now or later; how many wait for people.
         """
 
-    async def ended_before(self, agents: Sequence[str], at: int, limit: int) -> list[tuple[str, str]]:
+    async def to_erase(self, agents: Sequence[str], at: int, limit: int) -> list[tuple[str, str]]:
         """Runs of these agents that ended before a time and were not erased since, the oldest first.
 
         Returns:
@@ -442,7 +442,7 @@ class Store(Protocol):
     async def erase(self, tenant: str, run_id: str, at: int) -> int:
         """Erase what an ended run's entries, kept texts and reports hold. Digests and sizes stay.
 
-        `ended_before` gives the run no more.
+        `to_erase` gives the run no more.
 
         Returns:
             How many contents were erased, each report counted as one. Its reports and approvals are gone.

@@ -71,6 +71,8 @@ class Sweep:
         self._retain = retain
         self.always = not (quotas is None and max_runs is None and retain is None)
         """It has something to look for though nobody else has the store."""
+        self.chooses = max_runs is not None
+        """Runs are more than there is room for: it takes them by priority, whoever waits for one."""
         self._full: dict[str, float] = {}
         """Tenants whose quota was used up, and when they are tried again, on the loop's clock."""
         self._erase_at = 0.0
@@ -187,7 +189,7 @@ class Sweep:
         self._erase_at = clock + ERASE_SECONDS
         now = of.effects.now()
         until = now - self._retain // timedelta(microseconds=1)
-        found = await of.store.ended_before(list(of.agents), until, ERASE_ROWS)
+        found = await of.store.to_erase(list(of.agents), until, ERASE_ROWS)
         for tenant, run_id in found:
             await of.store.erase(tenant, run_id, now)
         if len(found) == ERASE_ROWS:

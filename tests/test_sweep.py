@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import sqlite3
 from datetime import timedelta
 
 import pytest
@@ -155,7 +156,7 @@ def test_every_search_of_a_sweep_has_an_index(tmp_path):
                 named = {"agent": "a", "pool": "p", "now": 1, "limit": 1, "d": "d", "w": "w"}
                 sweep = SQL["open_runs"].replace("{dead}", ":d").replace("{without}", ":w")
                 asked = [(sweep, named), (SQL["counts"], named), (SQL["owners"], ())]
-                asked += [(SQL[name], (1,) * SQL[name].count("?")) for name in ("posted", "ended_before", "at_work")]
+                asked += [(SQL[name], (1,) * SQL[name].count("?")) for name in ("posted", "to_erase", "at_work")]
                 return [line[3] for q, v in asked for line in db.execute("EXPLAIN QUERY PLAN " + q, v)]
 
             found = await runtime.store._read.submit(plans)
@@ -240,6 +241,23 @@ def test_a_page_of_runs_that_cannot_be_driven_keeps_no_other_waiting(tmp_path):
     go(main())
 
 
+@law("7.6")
+def test_a_run_whose_starter_went_away_is_driven_though_nobody_waits_for_it(tmp_path):
+    async def main():
+        async with Place("sqlite", tmp_path).open(agent([say("done")], fine)) as runtime:
+            other = sqlite3.connect(tmp_path / "runs.db", isolation_level=None)
+            other.execute("BEGIN IMMEDIATE")
+            starting = asyncio.create_task(runtime.start("desk", "go"))
+            await until(lambda: runtime.store._writer._handed)  # its run waits for the file
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            other.execute("COMMIT")
+            other.close()
+            await so(lambda: ended(runtime, 1))
+
+    go(main())
+
+
 # ------------------------------------------------------------------------------------------------- quotas
 
 
@@ -263,6 +281,23 @@ def test_a_tenant_has_so_many_runs_at_once_and_keeps_no_other_tenant_waiting(pla
             gate.open("small", "none", *(f"big-{i}" for i in range(SWEEP_ROWS + 5)))
             await so(lambda: ended(runtime, 1, "small"))
             assert gate.most == 4
+
+    go(main())
+
+
+def test_one_look_goes_past_a_page_of_runs_whose_tenant_has_no_room(tmp_path):
+    place = Place("sqlite", tmp_path)
+
+    async def main():
+        gate = Gate()
+        async with place.runtime(gated(gate), quotas=lambda _: Quota(running=1)) as runtime:
+            runtime._sweeper.cancel()
+            for i in range(SWEEP_ROWS + 5):
+                new = r.new_run(f"big-{i}", f"big-{i}", tenant="big", agent="desk", owner=None, priority=9)
+                await runtime.store.create(new)
+            await runtime.store.create(r.new_run("small", "small", tenant="small", agent="desk", owner=None))
+            await runtime.sweep.look()
+            assert set(runtime._drives) == {"big-0", "small"}
 
     go(main())
 
@@ -331,7 +366,7 @@ def test_a_worker_erases_runs_that_ended_long_ago_and_each_once(place):
             open_run = await runtime.start("nobody here", "secret")
         async with place.runtime(agent([say("done")]), retain=timedelta()) as runtime:
             await so(lambda: erased(runtime, 12))
-            assert await runtime.store.ended_before(["desk"], runtime.effects.now() + 1, 9) == []
+            assert await runtime.store.to_erase(["desk"], runtime.effects.now() + 1, 9) == []
             found = await runtime.verify()
             assert not found.problems
             assert found.erased

@@ -46,7 +46,7 @@ async def end(store: Store, run_id: str, at: int = r.NOON, **other: Any) -> Leas
 
 
 class DueTests(Bench):
-    """open_runs, posted, counts, claim with a quota, ended_before."""
+    """open_runs, posted, counts, claim with a quota, to_erase."""
 
     @stored
     async def test_a_sweep_gets_what_may_be_driven_now_and_nothing_else(self, store: Store) -> None:
@@ -218,13 +218,13 @@ class DueTests(Bench):
         await end(store, "new", r.NOON + 5)
         await end(store, "stranger", agent="stranger")
         await claimed(store, "open", "talk-open")
-        assert await store.ended_before(("support",), r.NOON + 5, 10) == [("other", "old-1"), ("acme", "old-2")]
-        assert await store.ended_before(("support", "stranger"), r.NOON + 5, 1) == [("acme", "stranger")]
-        assert await store.ended_before((), r.NOON + 5, 10) == []
+        assert await store.to_erase(("support",), r.NOON + 5, 10) == [("other", "old-1"), ("acme", "old-2")]
+        assert await store.to_erase(("support", "stranger"), r.NOON + 5, 1) == [("acme", "stranger")]
+        assert await store.to_erase((), r.NOON + 5, 10) == []
         assert await store.erase("other", "old-1", r.NOON + 9) > 0
-        assert await store.ended_before(("support",), r.NOON + 5, 10) == [("acme", "old-2")]
+        assert await store.to_erase(("support",), r.NOON + 5, 10) == [("acme", "old-2")]
         await store.post("acme", "old-2", r.queued("old-2"))
-        assert await store.ended_before(("support",), r.NOON + 5, 10) == [("acme", "old-2")], "it ended when it ended"
+        assert await store.to_erase(("support",), r.NOON + 5, 10) == [("acme", "old-2")], "it ended when it ended"
 
     @stored
     async def test_a_run_that_goes_on_has_not_ended(self, store: Store) -> None:
@@ -234,6 +234,6 @@ class DueTests(Bench):
         await store.erase("acme", "run-1", r.NOON)
         again = await store.reopen(await store.run("acme", "run-1"), r.WORKER)
         assert again is not None
-        assert await store.ended_before(("support",), r.NOON + 5, 10) == []
+        assert await store.to_erase(("support",), r.NOON + 5, 10) == []
         await store.commit(again, [r.ended()], change=COMPLETED)
-        assert await store.ended_before(("support",), r.NOON + 5, 10) == [("acme", "run-1")]
+        assert await store.to_erase(("support",), r.NOON + 5, 10) == [("acme", "run-1")]

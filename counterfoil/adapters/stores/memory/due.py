@@ -35,8 +35,8 @@ def counts(runs: Iterable[Run], agents: Sequence[str], pool: str) -> tuple[int, 
     return busy, len(mine) - busy
 
 
-def ended_before(runs: Iterable[Run], agents: Sequence[str], at: int, limit: int) -> list[tuple[str, str]]:
-    """See `Store.ended_before`."""
+def to_erase(runs: Iterable[Run], agents: Sequence[str], at: int, limit: int) -> list[tuple[str, str]]:
+    """See `Store.to_erase`."""
     found = [
         (run.ended_at, run.new.tenant, run.new.run_id)
         for run in runs

@@ -301,9 +301,9 @@ class MemoryStore:
         """See `Store.counts`."""
         return due.counts(self._runs.values(), agents, pool)
 
-    async def ended_before(self, agents: Sequence[str], at: int, limit: int) -> list[tuple[str, str]]:
-        """See `Store.ended_before`."""
-        return due.ended_before(self._runs.values(), agents, at, limit)
+    async def to_erase(self, agents: Sequence[str], at: int, limit: int) -> list[tuple[str, str]]:
+        """See `Store.to_erase`."""
+        return due.to_erase(self._runs.values(), agents, at, limit)
 
     async def entries(self, tenant: str, interaction_id: str, after: int = 0) -> list[Entry]:
         """See `Store.entries`."""

@@ -37,6 +37,6 @@ async def counts(db: Db, agents: Sequence[str], pool: str) -> tuple[int, int]:
     return cast("tuple[int, int]", await fetch_one(db, "counts", list(agents), pool))
 
 
-async def ended_before(db: Db, agents: Sequence[str], at: int, limit: int) -> list[tuple[str, str]]:
-    """See `Store.ended_before`."""
-    return [(tenant, run_id) for tenant, run_id in await fetch(db, "ended_before", list(agents), at, max(limit, 0))]
+async def to_erase(db: Db, agents: Sequence[str], at: int, limit: int) -> list[tuple[str, str]]:
+    """See `Store.to_erase`."""
+    return [(tenant, run_id) for tenant, run_id in await fetch(db, "to_erase", list(agents), at, max(limit, 0))]

@@ -229,9 +229,9 @@ class PostgresStore:
         """See `Store.counts`."""
         return await self._read(due.counts, agents, pool)
 
-    async def ended_before(self, agents: Sequence[str], at: int, limit: int) -> list[tuple[str, str]]:
-        """See `Store.ended_before`."""
-        return await self._read(due.ended_before, agents, at, limit)
+    async def to_erase(self, agents: Sequence[str], at: int, limit: int) -> list[tuple[str, str]]:
+        """See `Store.to_erase`."""
+        return await self._read(due.to_erase, agents, at, limit)
 
     async def entries(self, tenant: str, interaction_id: str, after: int = 0) -> list[Entry]:
         """See `Store.entries`."""

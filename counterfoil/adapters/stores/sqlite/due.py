@@ -48,8 +48,8 @@ def counts(db: Connection, agents: Sequence[str], pool: str) -> tuple[int, int]:
     return sum(busy for busy, _ in found), sum(paused for _, paused in found)
 
 
-def ended_before(db: Connection, agents: Sequence[str], at: int, limit: int) -> list[tuple[str, str]]:
-    """See `Store.ended_before`."""
-    found = [line for a in set(agents) for line in db.execute(SQL["ended_before"], (a, at, max(limit, 0))).fetchall()]
+def to_erase(db: Connection, agents: Sequence[str], at: int, limit: int) -> list[tuple[str, str]]:
+    """See `Store.to_erase`."""
+    found = [line for a in set(agents) for line in db.execute(SQL["to_erase"], (a, at, max(limit, 0))).fetchall()]
     found.sort(key=lambda line: line[2])
     return [(tenant, run_id) for tenant, run_id, _ in found[: max(limit, 0)]]

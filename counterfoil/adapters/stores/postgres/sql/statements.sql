@@ -251,7 +251,7 @@ SELECT
         WHERE runnable AND owner IS NULL AND not_before IS NOT NULL AND agent = ANY($1) AND pool = $2),
     (SELECT count(*) FROM runs WHERE status = 'paused' AND NOT runnable AND agent = ANY($1) AND pool = $2)
 
--- name: ended_before
+-- name: to_erase
 SELECT tenant, id FROM runs WHERE agent = ANY($1::text[]) AND ended_at < $2 AND erased_at IS NULL
 ORDER BY ended_at LIMIT $3
 
@@ -322,7 +322,8 @@ WITH tip AS (
     WHERE number = $1 AND version = $2
     RETURNING number
 ), ended AS (
-    UPDATE runs SET status = $7, ended_by = $8, wake_at = $9, updated_at = $10, ended_at = $10, owner = NULL, runnable = false
+    UPDATE runs SET status = $7, ended_by = $8, wake_at = $9, updated_at = $10, ended_at = $10, owner = NULL,
+        runnable = false
     FROM tip WHERE runs.number = $6
 )
 INSERT INTO entries (place, run, kind, step, idx, slot, sequence, following, body, content, hash)

@@ -233,7 +233,7 @@ SELECT
         WHERE runnable = 1 AND owner IS NULL AND not_before IS NOT NULL AND agent = :agent AND pool = :pool),
     (SELECT count(*) FROM runs WHERE status = 'paused' AND runnable = 0 AND agent = :agent AND pool = :pool)
 
--- name: ended_before
+-- name: to_erase
 SELECT tenant, id, ended_at FROM runs WHERE agent = ? AND ended_at IS NOT NULL AND ended_at < ? AND erased_at IS NULL
 ORDER BY ended_at LIMIT ?
 
