@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg.generators import execute
 from psycopg.pq import TransactionStatus
 
 from counterfoil.adapters.stores.postgres.database import MEANT, SQL, Db, connect, explain
@@ -103,8 +104,7 @@ class Pool:
                     value = await work(db)
                     await db.execute("COMMIT")
             except BaseException:
-                if not db.closed and db.pgconn.transaction_status != TransactionStatus.IDLE:
-                    await db.execute("ROLLBACK")
+                await _take_back(db)
                 raise
             return value
 
@@ -123,6 +123,19 @@ class Pool:
             db.pgconn.finish()
         self._idle.clear()
         self._used.clear()
+
+
+async def _take_back(db: Db) -> None:
+    """Undo the open transaction, without psycopg's own ROLLBACK: it would drop what the lane has prepared there."""
+    server = db.pgconn
+    if db.closed or server.transaction_status == TransactionStatus.IDLE:
+        return
+    if server.transaction_status != TransactionStatus.INTRANS:
+        # psycopg takes for prepared what stood behind the failed statement and was never done.
+        server.finish()
+        return
+    server.send_query(b"ROLLBACK")
+    await db.wait(execute(server))
 
 
 async def fetch(db: Db, name: str, *values: object) -> list[tuple[Any, ...]]:
