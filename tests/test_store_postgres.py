@@ -638,7 +638,7 @@ def test_a_refusal_leaves_the_connection_what_it_has_prepared(url):
     using(url, body, pool=1)
 
 
-def test_a_statement_that_was_to_be_prepared_behind_a_failure_can_be_used_after_it(url):
+def test_a_statement_that_was_to_be_prepared_behind_a_failure_can_be_used_after_it(url, caplog):
     async def body(store):
         async def fails(db):
             await db.execute("SELECT 1 / 0")
@@ -653,6 +653,17 @@ def test_a_statement_that_was_to_be_prepared_behind_a_failure_can_be_used_after_
             assert await store._pool.transact(works) is None
 
     using(url, body, pool=1)
+    assert caplog.text == ""
+
+
+def test_two_who_start_one_run_at_once_leave_no_warning_in_the_log(url, caplog):
+    async def body(store):
+        for i in range(10):
+            both = [store.create(r.new_run(f"run-{i}-{n}", f"talk-{i}-{n}", key=f"key-{i}")) for n in range(2)]
+            assert sorted(created for _, created in await asyncio.gather(*both)) == [False, True]
+
+    using(url, body)
+    assert caplog.text == ""
 
 
 def test_a_row_that_another_session_holds_is_not_waited_for_for_ever(url, monkeypatch):

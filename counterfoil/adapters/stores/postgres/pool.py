@@ -98,14 +98,22 @@ class Pool:
     async def transact(self, work: Callable[[Db], Awaitable[T]]) -> T:
         """Do it in one transaction; an error or a refusal takes everything back."""
         async with self.connection() as db:
+            failed = None
             try:
                 async with db.pipeline():
-                    await db.execute("BEGIN")
-                    value = await work(db)
-                    await db.execute("COMMIT")
+                    try:
+                        await db.execute("BEGIN")
+                        value = await work(db)
+                        await db.execute("COMMIT")
+                    except psycopg.Error as error:
+                        failed = error  # else psycopg logs a warning of what follows from it in the pipeline
             except BaseException:
                 await _take_back(db)
-                raise
+                if failed is None:
+                    raise
+            if failed is not None:
+                await _take_back(db)
+                raise failed
             return value
 
     async def close(self) -> None:
