@@ -16,7 +16,7 @@ help:
 	@echo "make demo [ARGS=--yes]  the demo, on this machine alone"
 	@echo "make test [ARGS=...]    all tests; ARGS goes to pytest"
 	@echo "make check              lint, format, types and floors"
-	@echo "make soak [ARGS=...]    workers on one file, killed and frozen for two minutes"
+	@echo "make soak [ARGS=...]    workers on one record, killed and frozen for two minutes on each store"
 	@echo "make bench              what a tool call costs"
 	@echo "make bench-peers        environments of the frameworks that it measures beside"
 	@echo "make record-demo        records the small model's turns for machines that cannot run it"

@@ -180,10 +180,10 @@ class Locks:
     def _pass_on(self, key: tuple[str, str]) -> None:
         waiting = self._waiting.get(key)
         if waiting:
-            self._held[key] = holder, index = waiting.popleft()
+            self._held[key] = waiting.popleft()
             if not waiting:
                 del self._waiting[key]
-            holder.locked(index)
+            self._acquire(key)  # asked of the store again: who was silent for too long has lost it
             return
         del self._held[key]
         if self._closed:

@@ -1,9 +1,12 @@
 """One process of the crash tests: drives the order run on a file, and dies at a chosen point.
 
-    python -m tests.crash_child STORE EFFECTS POINT [DISPATCH]
+    python -m tests.crash_child STORE EFFECTS POINT [DISPATCH [HEARTBEAT [rescue [HOST]]]]
 
 POINT: the number of the point (before or after a store call or a body) at which the process kills itself; 0 counts.
-EFFECTS: a file that gets a line for each effect of a body, synced, as a bank would keep it.
+EFFECTS: a file that gets a line for each effect of a body, synced, as a bank would keep it; the time of the death is in
+another one beside it.
+rescue: be a worker that is there before, prints a line when it could hold others for dead, takes up what it finds, and
+helps the run to its end when it has read a line.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import sys
 from pathlib import Path
 
 from counterfoil import Agent, Approval, Runtime, ToolContext, ToolResult, tool
+from counterfoil.core.limits import DEAD_AFTER
 from counterfoil.effects import Effects
 from counterfoil.testing import ScriptedModel, call, say
 
@@ -86,9 +90,22 @@ async def decide(runtime: Runtime, approval: Approval) -> None:
         )
 
 
-async def drive(url: str, effects: Effects, dispatch: str) -> None:
+async def ready(runtime: Runtime) -> None:
+    """Wait until this worker has been heard for so long that its word on others counts; say so; wait to be told."""
+    while not any(w.owner == runtime.owner and w.steady > DEAD_AFTER * w.every for w in await runtime.store.workers()):
+        await asyncio.sleep(0.01)
+    print("ready", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+
+
+async def drive(url: str, effects: Effects, dispatch: str, heartbeat: float, task: list[str]) -> None:
     """Start the run, or find it, and bring it to its end with people's help."""
-    async with Runtime(url, agents=[agent()], effects=effects, dispatch=dispatch) as runtime:
+    host = task[1] if len(task) > 1 else None
+    async with Runtime(
+        url, agents=[agent()], effects=effects, dispatch=dispatch, heartbeat=heartbeat, host=host
+    ) as runtime:
+        if task:
+            await ready(runtime)
         run = await runtime.start("desk", "go", key="the-only-one")
         while True:
             await run.wait(60)
@@ -109,11 +126,13 @@ def main() -> None:
     def probe(name: str) -> None:
         names.append(name)
         if len(names) == point:
+            Path(EFFECTS + ".died").write_text(str(effects.now()), encoding="ascii")
             os.kill(os.getpid(), signal.SIGKILL)
 
     effects.probe = probe
     AFTER_EFFECT.append(probe)
-    asyncio.run(drive(url, effects, sys.argv[4] if len(sys.argv) > 4 else "inline"))
+    dispatch, heartbeat, *task = [*sys.argv[4:], *["inline", "2.0"][len(sys.argv[4:]) :]]
+    asyncio.run(drive(url, effects, dispatch, float(heartbeat), task))
     print(json.dumps(names))
 
 

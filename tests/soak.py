@@ -1,9 +1,10 @@
-"""Workers on one file are killed, frozen and closed while runs go on and people decide; then the record is judged.
+"""Workers on one record are killed, frozen and closed while runs go on and people decide; then the record is judged.
 
-    python -m tests.soak [--seconds 120] [--seed N] [--workers 3] [--folder F]
+    python -m tests.soak [--store both] [--seconds 120] [--runs 500] [--seed N] [--workers 4] [--folder F]
 
-The seed repeats every choice of the model, the people and the one who kills; the clock of the machine still decides
-what a choice meets. The last line is a summary; problems come before it, and then it exits with 1.
+Then it is measured how soon another worker goes on with the run of one that was killed. The seed repeats every choice
+of the model, the people and the one who kills; the clock of the machine still decides what a choice meets. Each store
+has a summary of one line; problems come before it, and then it exits with 1.
 """
 
 from __future__ import annotations
@@ -11,9 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import itertools
 import json
-import os
 import random
 import shutil
 import signal
@@ -21,23 +20,34 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
-from dataclasses import asdict, dataclass, field
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from os import environ
 from pathlib import Path
 from typing import Any
 
 from counterfoil import DecisionConflict, InvalidInput, Limits, NotPending, Runtime, ToolResult
-from counterfoil.core.call_entries import DecidedEntry, ResultEntry, StartEntry, WaitingEntry
-from counterfoil.core.entries import EndedEntry, MessageEntry, PausedEntry, QueuedEntry, ResumedEntry
 from counterfoil.core.errors import Conflict
+from counterfoil.core.limits import DEAD_AFTER, HEARTBEAT
 from counterfoil.core.states import OPEN
-from tests.soak_bodies import SAFE, clerk, trace
+from counterfoil.store import Owner
+from tests.postgres import serving
+from tests.rescue import Recovery, recoveries
+from tests.soak_bodies import clerk, trace
+from tests.soak_judge import Least, Verdict, World, cpu_seconds, judge, judge_least, spread
 
 ROOT = Path(__file__).parent.parent
 DRAIN_SECONDS = 90
 """After the last kill, so long may it take until every run has ended."""
-LEAST = 2
-"""Workers that are killed in the middle of a body that may not run twice, at least."""
+LONG = Least(
+    started=500, killed_in_a_body=20, killed_in_an_unsafe_body=5, frozen_until_dead=3, interrupted=1, taken_over=1
+)
+HOSTS = ("", "", "annexe", "attic")
+"""Where the workers are, by their places, as they see it: of those elsewhere nothing but their heartbeats is known."""
+RECOVERY_MOST = 5.0
+"""Seconds from a worker's death to the first step of the one who goes on with its run, at most."""
 PAUSED = 200
 """Runs that wait for people while it is measured what idle workers cost."""
 IDLE_SECONDS = 4.0
@@ -45,29 +55,52 @@ IDLE_MOST = 0.1
 """Of one processor, for each idle worker, at most."""
 
 
-def url_of(folder: Path) -> str:
-    """The record of a soak."""
-    return f"sqlite:///{folder}/soak.db"
-
-
 # ------------------------------------------------------------------------------------------- the processes
 
 
-async def work(folder: Path, seed: int) -> None:
+@dataclass(frozen=True)
+class Task:
+    """What a process of the soak is told."""
+
+    url: str
+    seed: int
+    heartbeat: float
+    number: int = 0
+    host: str = ""
+
+
+async def work(folder: Path, task: Task) -> None:
     """Drive runs until the file `stop` is there, or until told to end."""
     told = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
-    async with Runtime(url_of(folder), agents=[clerk(seed)], concurrency=24):
+    runtime = Runtime(
+        task.url, agents=[clerk(task.seed)], concurrency=24, heartbeat=task.heartbeat, host=task.host or None
+    )
+    tell_beats(runtime)
+    async with runtime:
         while not told.is_set() and not (folder / "stop").exists():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(told.wait(), 0.1)
 
 
-async def decide(folder: Path, seed: int, number: int) -> None:
+def tell_beats(runtime: Runtime) -> None:
+    """Leave a trace of each sign of life: the judge must know who may have counted as dead."""
+    beat = runtime.store.beat
+
+    async def told(owner: Owner, every: float) -> None:
+        asked = time.monotonic()
+        await beat(owner, every)
+        trace("beat", asked=asked)
+
+    runtime.store.beat = told  # type: ignore[method-assign]
+
+
+async def decide(folder: Path, task: Task) -> None:
     """Be people: decide what waits, send, cancel. Its pool is not that of the workers, so it drives nothing."""
-    dice = random.Random(f"people:{seed}:{number}")
+    number = task.number
+    dice = random.Random(f"people:{task.seed}:{number}")
     done: Counter[str] = Counter()
-    async with Runtime(url_of(folder), agents=[clerk(seed)], pool="people") as runtime:
+    async with Runtime(task.url, agents=[clerk(task.seed)], pool="people") as runtime:
         while not (folder / "stop").exists():
             draining = (folder / "drain").exists()
             for approval in await runtime.approvals():
@@ -116,12 +149,13 @@ async def _meddled(runtime: Runtime, dice: random.Random, name: str) -> str:
     return "send"
 
 
-def spawn(folder: Path, *task: object) -> subprocess.Popen[bytes]:
+def spawn(folder: Path, role: str, task: Task) -> subprocess.Popen[bytes]:
     """A process of the soak; what it writes to its error output is kept."""
-    with (folder / f"stderr-{task[0]}").open("ab") as errors:
+    told = json.dumps(asdict(task))
+    with (folder / f"stderr-{role}").open("ab") as errors:
         return subprocess.Popen(
-            [sys.executable, "-m", "tests.soak", "--folder", str(folder), "--task", *map(str, task)],
-            cwd=ROOT, stderr=errors, env={**os.environ, "SOAK_TRACES": str(folder / "traces")},
+            [sys.executable, "-m", "tests.soak", "--folder", str(folder), "--task", role, told],
+            cwd=ROOT, stderr=errors, env={**environ, "SOAK_TRACES": str(folder / "traces")},
         )  # fmt: skip  # two rows
 
 
@@ -136,52 +170,58 @@ class Harm:
     killed_in_a_body: int = 0
     killed_in_an_unsafe_body: int = 0
     frozen: int = 0
+    frozen_until_dead: int = 0
+    """Of those, for longer than the heartbeats that they may miss."""
     closed: int = 0
 
-
-def traces(folder: Path) -> list[dict[str, Any]]:
-    """What the world saw so far."""
-    path = folder / "traces"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def in_a_body(folder: Path, pid: int, *, unsafe: bool) -> bool:
-    """Whether a body runs in this process (an unsafe one)."""
-    running: Counter[tuple[str, int]] = Counter()
-    for t in traces(folder):
-        if t["pid"] == pid and t["kind"] in ("begin", "end") and not (unsafe and t["tool"] in SAFE):
-            running[t["key"], t["attempt"]] += 1 if t["kind"] == "begin" else -1
-    return any(n > 0 for n in running.values())
+    def lacking(self, least: Least) -> list[str]:
+        """What there has been too little of to prove something."""
+        return [name for name, count in vars(self).items() if count < getattr(least, name, 0)]
 
 
 class Workers:
     """The workers, and what becomes of them."""
 
-    def __init__(self, folder: Path, seed: int, count: int) -> None:
-        self.folder, self.seed = folder, seed
-        self.dice = random.Random(f"harm:{seed}")
+    def __init__(self, folder: Path, world: World, task: Task, count: int) -> None:
+        self.folder, self.world, self.task = folder, world, task
+        self.dice = random.Random(f"harm:{task.seed}")
         self.harm = Harm()
-        self.alive = [self.new() for _ in range(count)]
+        self.thaws: dict[int, asyncio.Task[None]] = {}
+        """By place, who is frozen for long, and what ends it."""
+        self.alive = [self.new(place) for place in range(count)]
 
-    def new(self) -> subprocess.Popen[bytes]:
+    def new(self, place: int) -> subprocess.Popen[bytes]:
         """One more."""
-        return spawn(self.folder, "work", self.seed)
+        return spawn(self.folder, "work", replace(self.task, host=HOSTS[place % len(HOSTS)]))
 
-    async def hurt(self) -> None:
-        """Kill, freeze or close one."""
+    async def hurt(self, lacking: list[str]) -> None:
+        """Kill, freeze or close one, unless it is frozen already.
+
+        Args:
+            lacking: what there has been too little of, when nothing else is to be done any more.
+        """
         place = self.dice.randrange(len(self.alive))
+        what = self.dice.choice(["aim", "aim", "aim", "kill", "freeze", "freeze", "freeze until dead", "close"])
+        part = self.dice.random()
+        if lacking:
+            what = "freeze until dead" if "frozen_until_dead" in lacking and not self.thaws else "aim"
         worker = self.alive[place]
-        what = self.dice.choice(["aim", "aim", "kill", "freeze", "freeze", "close"])
+        if place in self.thaws:
+            return
         if what == "freeze":
             worker.send_signal(signal.SIGSTOP)
-            await asyncio.sleep(self.dice.uniform(0.1, 1.5))
+            await asyncio.sleep(0.1 + 1.4 * part)
             worker.send_signal(signal.SIGCONT)
             self.harm.frozen += 1
             return
-        if what == "aim":  # in the middle of a body that may not run twice
-            until = time.monotonic() + 3
-            while not in_a_body(self.folder, worker.pid, unsafe=True) and time.monotonic() < until:
-                await asyncio.sleep(0.01)
+        if what == "freeze until dead":
+            if not self.thaws:  # else too few were left to go on
+                await self.until_in_a_body(worker.pid, unsafe=part < 0.7)
+                worker.send_signal(signal.SIGSTOP)
+                self.thaws[place] = asyncio.create_task(self.thaw(place, worker, 1 + part))
+            return
+        if what == "aim":
+            await self.until_in_a_body(worker.pid, unsafe=part < 0.7)
         if what == "close":
             worker.terminate()
             self.harm.closed += 1
@@ -191,15 +231,33 @@ class Workers:
         while worker.poll() is None:
             await asyncio.sleep(0.01)
         if what != "close":
-            self.harm.killed_in_a_body += in_a_body(self.folder, worker.pid, unsafe=False)
-            self.harm.killed_in_an_unsafe_body += in_a_body(self.folder, worker.pid, unsafe=True)
-        self.alive[place] = self.new()
+            self.harm.killed_in_a_body += self.world.in_a_body(worker.pid, unsafe=False)
+            self.harm.killed_in_an_unsafe_body += self.world.in_a_body(worker.pid, unsafe=True)
+        self.alive[place] = self.new(place)
+
+    async def until_in_a_body(self, pid: int, *, unsafe: bool) -> None:
+        """Wait until this one is in the middle of a body (that may not run twice), but not for ever."""
+        until = time.monotonic() + 3
+        while not self.world.in_a_body(pid, unsafe=unsafe) and time.monotonic() < until:
+            await asyncio.sleep(0.01)
+
+    async def thaw(self, place: int, worker: subprocess.Popen[bytes], more: float) -> None:
+        """Let one go on when others have had the time to hold it for dead."""
+        await asyncio.sleep((DEAD_AFTER + more) * self.task.heartbeat)
+        worker.send_signal(signal.SIGCONT)
+        self.harm.frozen += 1
+        self.harm.frozen_until_dead += 1
+        del self.thaws[place]
 
 
-async def start_runs(runtime: Runtime, dice: random.Random, until: float) -> int:
-    """Start runs, new conversations and old ones, some by two starters at once."""
-    number = 0
-    while time.monotonic() < until:
+async def start_runs(runtime: Runtime, plan: Plan, enough: asyncio.Event) -> int:
+    """Start the plan's runs in about its time, or more, until it is enough: in new conversations and old ones.
+
+    Each has two starters at once.
+    """
+    dice = random.Random(f"starts:{plan.seed}")
+    began, number = time.monotonic(), 0
+    while number < plan.runs or not enough.is_set():
         number += 1
         ended = [r for r in await runtime.runs(limit=20) if r.status not in OPEN]
         old = dice.choice(ended).interaction_id if ended and dice.random() < 0.4 else None
@@ -217,14 +275,9 @@ async def start_runs(runtime: Runtime, dice: random.Random, until: float) -> int
         for one in started:
             if isinstance(one, BaseException) and not isinstance(one, Conflict):
                 raise one
-        await asyncio.sleep(dice.uniform(0.0, 0.3))
+        due = began + plan.seconds * (number + dice.uniform(-2.0, 2.0)) / plan.runs
+        await asyncio.sleep(max(due - time.monotonic(), 0.0))
     return number
-
-
-def cpu_seconds(pid: int) -> float:
-    """What a process has used of processors (proc(5))."""
-    fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def idle_cost(runtime: Runtime, workers: Workers) -> float:
@@ -240,133 +293,40 @@ async def idle_cost(runtime: Runtime, workers: Workers) -> float:
     return max(used) / (time.monotonic() - began)
 
 
-# ---------------------------------------------------------------------------------------------- the judge
-
-
-@dataclass
-class Verdict:
-    """What was found."""
-
-    problems: list[str] = field(default_factory=list)
-    figures: dict[str, Any] = field(default_factory=dict)
-
-
-async def judge(folder: Path, runtime: Runtime, verdict: Verdict) -> None:
-    """The laws of the contract on what the record and the world say."""
-    say = verdict.problems.append
-    found = await runtime.verify()
-    verdict.problems += [f"verify: {p.message}" for p in found.problems]
-    rows = await runtime.runs(limit=100_000)
-    calls = interrupted = taken_over = 0
-    reruns: Counter[str] = Counter()
-    started: set[tuple[str, int]] = set()
-    statuses: Counter[str] = Counter()
-    for row in rows:
-        statuses[row.status] += 1
-        if row.status in OPEN:
-            say(f"run {row.run_id} is {row.status}: {row}")
-        entries = [e for e in await runtime.store.entries("default", row.interaction_id) if e.run_id == row.run_id]
-        # Not those that came late and count for nothing, which are of a type of their own.
-        results = Counter((e.step, e.index) for e in entries if type(e) is ResultEntry)
-        asked = [(e.step, i) for e in entries if e.kind == "turn" for i in range(len(e.calls))]  # type: ignore[attr-defined]
-        calls += len(asked)
-        if row.status not in OPEN and results != Counter(asked):
-            say(f"run {row.run_id}: calls {asked} have the results {dict(results)}")
-        interrupted += sum(isinstance(e, WaitingEntry) and e.approval.kind == "interrupted" for e in entries)
-        for before, e in itertools.pairwise(entries):
-            taken_over += isinstance(e, ResumedEntry) and not isinstance(before, (PausedEntry, DecidedEntry))
-        for e in entries:
-            if isinstance(e, DecidedEntry) and e.decision.choice == "rerun":
-                reruns[f"{row.run_id}:{e.step}:{e.index}"] += 1
-            if isinstance(e, StartEntry):
-                started.add((f"{row.run_id}:{e.step}:{e.index}", e.attempt))
-    seen = traces(folder)
-    judge_bodies(seen, reruns, started, say)
-    judge_locks(seen, say)
-    await judge_messages(runtime, seen, say)
-    verdict.figures |= {
-        "runs": dict(statuses), "calls": calls, "interrupted": interrupted, "taken_over": taken_over,
-        "bodies": sum(t["kind"] == "begin" for t in seen), "reruns": sum(reruns.values()),
-    }  # fmt: skip  # two rows
-
-
-def judge_bodies(seen: list[dict[str, Any]], reruns: Counter[str], started: set[tuple[str, int]], say: Any) -> None:
-    """A body begins once for each attempt whose start is on record, and an unsafe one again by a person's word only."""
-    begun: dict[str, list[int]] = defaultdict(list)
-    tools: dict[str, str] = {}
-    for t in seen:
-        if t["kind"] == "begin":
-            begun[t["key"]].append(t["attempt"])
-            tools[t["key"]] = t["tool"]
-    for key, attempts in begun.items():
-        if len(set(attempts)) != len(attempts):
-            say(f"{tools[key]} {key}: attempts {attempts}, one of them twice")
-        if any((key, attempt) not in started for attempt in attempts):
-            say(f"{tools[key]} {key}: a body began whose start is not on record")
-        if tools[key] not in SAFE and len(attempts) > 1 + reruns[key]:
-            say(f"{tools[key]} {key}: began {len(attempts)} times, and people let it {1 + reruns[key]} times")
-
-
-def judge_locks(seen: list[dict[str, Any]], say: Any) -> None:
-    """Nobody is inside a lock with another one who still lives: a process that died left no trace after that."""
-    last = {t["pid"]: place for place, t in enumerate(seen)}
-    inside: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for place, t in enumerate(seen):
-        lock = t.get("lock")
-        if lock is None:
-            continue
-        held = inside[lock]
-        if t["kind"] == "end":
-            held[:] = [h for h in held if (h["key"], h["attempt"]) != (t["key"], t["attempt"])]
-            continue
-        for h in held:
-            if last[h["pid"]] > place:
-                say(f"lock {lock}: {h} was inside when {t} came in")
-        held[:] = [h for h in held if last[h["pid"]] > place]
-        held.append(t)
-
-
-async def judge_messages(runtime: Runtime, seen: list[dict[str, Any]], say: Any) -> None:
-    """A message that was taken is on record once, and delivered unless it waits for the next run."""
-    for sent in (t for t in seen if t["kind"] == "sent"):
-        row = await runtime.store.run("default", sent["run"])
-        entries = await runtime.store.entries("default", row.interaction_id)
-        queued = [e for e in entries if isinstance(e, QueuedEntry) and e.text == sent["text"]]
-        if len(queued) != 1:
-            say(f"{sent['text']} of run {row.run_id} is on record {len(queued)} times")
-            continue
-        delivered = [e for e in entries if isinstance(e, MessageEntry) and e.queued == queued[0].entry]
-        if len(delivered) > 1:
-            say(f"{sent['text']} of run {row.run_id} was delivered {len(delivered)} times")
-        end = next((e for e in reversed(entries) if isinstance(e, EndedEntry)), None)
-        if not delivered and end is not None and end.ended_by == "answer" and end.entry > queued[0].entry:
-            say(f"{sent['text']} of run {row.run_id} was not delivered, and an answer ended the conversation after it")
-
-
 # ----------------------------------------------------------------------------------------------- the soak
 
 
-async def soak(folder: Path, seed: int, seconds: float, workers: int, *, idle: bool) -> Verdict:
+@dataclass
+class Plan:
+    """What a soak is to be."""
+
+    url: str
+    folder: Path
+    seed: int
+    seconds: float
+    runs: int
+    workers: int
+    least: Least = LONG
+    heartbeat: float = HEARTBEAT
+    idle: bool = False
+    """Also measure what idle workers cost."""
+
+
+async def soak(plan: Plan) -> Verdict:
     """All of it."""
     verdict = Verdict()
-    async with Runtime(url_of(folder)) as runtime:
-        crew = Workers(folder, seed, workers)
+    folder, world = plan.folder, World(plan.folder)
+    task = Task(plan.url, plan.seed, plan.heartbeat)
+    async with Runtime(plan.url) as runtime:
+        crew = Workers(folder, world, task, plan.workers)
         people: list[subprocess.Popen[bytes]] = []
         try:
-            if idle:
+            if plan.idle:
                 verdict.figures["idle"] = round(await idle_cost(runtime, crew), 3)
                 if verdict.figures["idle"] > IDLE_MOST:
                     verdict.problems.append(f"an idle worker used {verdict.figures['idle']:.0%} of a processor")
-            people += [spawn(folder, "decide", seed, number) for number in range(2)]
-            until = time.monotonic() + seconds
-            latest = until + DRAIN_SECONDS
-            starting = asyncio.create_task(start_runs(runtime, random.Random(f"starts:{seed}"), until))
-            while time.monotonic() < until:
-                await asyncio.sleep(crew.dice.uniform(0.1, 0.8))
-                await crew.hurt()
-                if crew.harm.killed_in_an_unsafe_body < LEAST:  # else it would prove nothing
-                    until = max(until, min(time.monotonic() + 1, latest))
-            verdict.figures["started"] = await starting
+            people += [spawn(folder, "decide", replace(task, number=number)) for number in range(2)]
+            await harm(plan, runtime, crew, verdict)
             (folder / "drain").touch()
             until = time.monotonic() + DRAIN_SECONDS
             while await open_runs(runtime) and time.monotonic() < until:
@@ -381,10 +341,28 @@ async def soak(folder: Path, seed: int, seconds: float, workers: int, *, idle: b
             for process in (*crew.alive, *people):
                 process.kill()
                 process.wait()
-        await judge(folder, runtime, verdict)
+        await judge(world, runtime, plan.heartbeat, verdict)
     verdict.figures |= asdict(crew.harm)
+    judge_least(plan.least, verdict)
     read_files(folder, verdict)
     return verdict
+
+
+async def harm(plan: Plan, runtime: Runtime, crew: Workers, verdict: Verdict) -> None:
+    """Start the runs and hurt their workers, for as long as the plan says and until enough has happened."""
+    until = time.monotonic() + plan.seconds
+    over = asyncio.Event()
+    starting = asyncio.create_task(start_runs(runtime, plan, over))
+    while not over.is_set():
+        await asyncio.sleep(crew.dice.uniform(0.1, 0.8))
+        late = time.monotonic() - until
+        lacking = crew.harm.lacking(plan.least) if late > 0 else []
+        if starting.done() or late > DRAIN_SECONDS or (late > 0 and not lacking):
+            over.set()
+        else:
+            await crew.hurt(lacking)
+    await asyncio.gather(*crew.thaws.values())
+    verdict.figures["started"] = await starting
 
 
 def read_files(folder: Path, verdict: Verdict) -> None:
@@ -401,33 +379,64 @@ async def open_runs(runtime: Runtime) -> int:
     return sum([len(await runtime.runs(status=status, limit=100_000)) for status in OPEN])
 
 
+def measure(folder: Path, fresh: Callable[[str], str], verdict: Verdict) -> None:
+    """How soon another worker, of this host and of another, goes on with the run of one that was killed."""
+    for name, host in (("here", None), ("elsewhere", "elsewhere")):
+        found = recoveries(fresh, folder / name, Recovery(host, HEARTBEAT), every=3)
+        verdict.figures[f"recovery {name}"] = spread(found)
+        if not found or max(found) > RECOVERY_MOST:
+            verdict.problems.append(f"the recovery of workers {name} took {sorted(found)} seconds")
+
+
 def main() -> None:
     """Run as a program."""
-    parser = argparse.ArgumentParser(prog="python -m tests.soak", description="A soak of several workers on one file.")
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description="Workers on one record, hurt.")
+    parser.add_argument("--store", choices=["sqlite", "postgres", "both"], default="both")
     parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--runs", type=int, default=LONG.started)
     parser.add_argument("--seed", type=int, default=None)
-    parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--no-idle", action="store_true", help="do not measure what idle workers cost")
+    parser.add_argument("--no-recovery", action="store_true", help="do not measure how soon others go on")
     parser.add_argument(
         "--folder", type=Path, help="where its files are kept; a new folder that is removed, unless given"
     )
-    parser.add_argument("--task", nargs="+", help=argparse.SUPPRESS)
+    parser.add_argument("--task", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.task:
-        role, *numbers = given.task
-        asyncio.run({"work": work, "decide": decide}[role](given.folder, *map(int, numbers)))
+        role, told = given.task
+        asyncio.run({"work": work, "decide": decide}[role](given.folder, Task(**json.loads(told))))
         return
     seed = random.SystemRandom().randrange(10_000) if given.seed is None else given.seed
     folder = given.folder or Path(tempfile.mkdtemp(prefix="soak-"))
-    folder.mkdir(parents=True, exist_ok=True)
     print(f"seed {seed}, in {folder}", flush=True)
-    verdict = asyncio.run(soak(folder, seed, given.seconds, given.workers, idle=not given.no_idle))
+    stores = ["sqlite", "postgres"] if given.store == "both" else [given.store]
+    bad = [store for store in stores if not one(store, folder / store, seed, given)]
+    if not given.folder and not bad:
+        shutil.rmtree(folder)
+    sys.exit(1 if bad else 0)
+
+
+def one(store: str, folder: Path, seed: int, given: argparse.Namespace) -> bool:
+    """The soak on one store, said to whoever reads it; whether it is without problems."""
+    folder.mkdir(parents=True)
+    with ExitStack() as stack:
+        server = stack.enter_context(serving()) if store == "postgres" else None
+
+        def fresh(name: str) -> str:
+            return server.fresh() if server else f"sqlite:///{folder}/{name}.db"
+
+        plan = Plan(
+            fresh("soak"), folder, seed, given.seconds, given.runs, given.workers, replace(LONG, started=given.runs),
+            idle=not given.no_idle,
+        )  # fmt: skip  # rows by what belongs together
+        verdict = asyncio.run(soak(plan))
+        if not given.no_recovery:
+            measure(folder, fresh, verdict)
     for problem in verdict.problems:
         print(problem)
-    print(json.dumps({"seed": seed, "problems": len(verdict.problems), **verdict.figures}))
-    if not given.folder and not verdict.problems:
-        shutil.rmtree(folder)
-    sys.exit(1 if verdict.problems else 0)
+    print(json.dumps({"store": store, "seed": seed, "problems": len(verdict.problems), **verdict.figures}), flush=True)
+    return not verdict.problems
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ SAFE = {"look", "put", "big", "keep", "flaky"}
 
 def trace(kind: str, **facts: object) -> None:
     """Put a line on the disk. One write of a file that is open for appending is whole, whoever else writes."""
-    line = json.dumps({"kind": kind, "pid": os.getpid(), **facts}) + "\n"
+    line = json.dumps({"kind": kind, "pid": os.getpid(), "at": time.monotonic(), **facts}) + "\n"
     file = os.open(os.environ["SOAK_TRACES"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         os.write(file, line.encode())

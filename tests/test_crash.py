@@ -2,104 +2,38 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import os
 import signal
-import subprocess
-import sys
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
-from counterfoil import Run, Runtime
 from tests.marks import case, law
+from tests.rescue import Recovery, Story, stories_of
+from tests.soak_judge import spread
 
-ROOT = Path(__file__).parent.parent
 SAFE = {"look", "put"}
 ORDER = ["c-look", "c-put", "c-charge", "c-refund", "c-second"]
+AFTERWARDS = Recovery()
+THERE = Recovery(heartbeat=2.0)
+ELSEWHERE = Recovery("elsewhere", heartbeat=1.0)
 
 
-@dataclass(frozen=True)
-class Story:
-    """What was left after a kill, and after the recovery."""
-
-    point: int
-    name: str
-    killed: int
-    finished_before: dict[str, str]
-    """Calls with a result when the process died, with what it says."""
-    effects_before: list[list[object]]
-    effects: list[list[object]]
-    status: str
-    results: dict[str, list[str]]
-    errors: dict[str, int | None]
-    problems: list[str]
-
-
-def child(url: str, folder: Path, point: int, engine: str) -> subprocess.CompletedProcess[str]:
-    """One process of the run."""
-    command = [sys.executable, "-m", "tests.crash_child", url, str(folder / "effects"), str(point), engine]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-
-
-def effects_of(folder: Path) -> list[list[object]]:
-    """What the world saw."""
-    path = folder / "effects"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-async def read(url: str) -> tuple[Run | None, list[str]]:
-    """The only run on record, read by a process that drives nothing, and what verify says."""
-    async with Runtime(url) as runtime:
-        found = await runtime.verify()
-        rows = await runtime.runs()
-        run = await runtime.get(rows[0].run_id) if rows else None
-        return run, [p.message for p in found.problems]
-
-
-def story(url: str, folder: Path, point: int, name: str, engine: str) -> Story:
-    """Kill at a point, look, drive again, look."""
-    folder.mkdir()
-    killed = child(url, folder, point, engine)
-    run, problems = asyncio.run(read(url))
-    assert not problems, f"{name}: {problems}"
-    before = {r.call_id: r.result.model_output for r in run.results} if run else {}
-    effects_before = effects_of(folder)
-    again = child(url, folder, 0, engine)
-    assert again.returncode == 0, f"{name}: {again.stderr[-2000:]}"
-    run, problems = asyncio.run(read(url))
-    assert run is not None
-    results: dict[str, list[str]] = {}
-    for part in run.results:
-        results.setdefault(part.call_id, []).append(part.result.model_output)
-    return Story(
-        point, name, killed.returncode, before, effects_before, effects_of(folder), run.status, results,
-        {part.call_id: part.error_code for part in run.results}, problems,
-    )  # fmt: skip  # two rows
-
-
-@pytest.fixture(scope="module", params=["sqlite", "postgres", "dbos"])
+@pytest.fixture(scope="module", params=["sqlite", "postgres", "another worker", "dbos"])
 def stories(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Story]:
     """One story for each point that a dry run counts; where it costs more time, for a part of them."""
-    every, engine = {"sqlite": (1, "inline"), "postgres": (3, "inline"), "dbos": (5, "dbos")}[request.param]
+    every, recoveries = {
+        "sqlite": (1, (AFTERWARDS,)),
+        "postgres": (5, (AFTERWARDS,)),
+        "another worker": (3, (ELSEWHERE, THERE)),
+        "dbos": (5, (Recovery(engine="dbos"),)),
+    }[request.param]
     folder = tmp_path_factory.mktemp("crash")
-    (folder / "dry").mkdir()
-    server = request.getfixturevalue("postgres") if request.param == "postgres" else None
+    server = request.getfixturevalue("postgres") if request.param in ("postgres", "another worker") else None
 
-    def url(name: str) -> str:
+    def fresh(name: str) -> str:
         return f"sqlite:///{folder}/{name}.db" if server is None else server.fresh()
 
-    dry = child(url("dry"), folder / "dry", 0, engine)
-    assert dry.returncode == 0, dry.stderr
-    names = json.loads(dry.stdout.splitlines()[-1])
-    print(f"\n{len(names)} kill points: {', '.join(names)}")
-    points = list(enumerate(names, 1))[::every]
-    with ThreadPoolExecutor(max(2, os.cpu_count() or 2)) as pool:
-        return list(pool.map(lambda p: story(url(str(p[0])), folder / str(p[0]), *p, engine), points))
+    return stories_of(fresh, folder, *recoveries, every=every)
 
 
 @law("7.6", "7.5")
@@ -170,3 +104,11 @@ def test_a_body_whose_end_nobody_saw_waits_for_a_person_and_says_so(stories: lis
 def test_verify_is_content_after_every_kill_and_recovery(stories: list[Story]) -> None:
     for s in stories:
         assert s.problems == [], s.name
+
+
+@law("7.6", "7.9")
+def test_a_worker_that_is_there_goes_on_with_what_a_dead_one_drove(stories: list[Story]) -> None:
+    went_on = {s.recovery: s.seconds for s in stories if s.seconds is not None}
+    assert went_on.keys() == {s.recovery for s in stories}
+    for recovery in went_on:
+        print(recovery, spread([s.seconds for s in stories if s.recovery == recovery and s.seconds is not None]))

@@ -196,6 +196,34 @@ def test_a_lock_of_a_silent_worker_is_free_and_that_of_a_living_one_is_not(place
     go(main())
 
 
+@shared
+@law("2.7.lock")
+def test_a_lock_that_was_lost_is_not_passed_on_by_whoever_had_it(place):
+    async def main():
+        gate = Gate()
+        calls = [call("work", at="a", id="a"), call("work", at="next", id="next")]
+        one = agent([calls, say("done")], gate.tool(lock="till"), name="one")
+        two = agent([[call("work", at="b", id="b")], say("done")], gate.tool(lock="till"), name="two")
+        first = place.runtime(one, host="a", heartbeat=BEAT)
+        second = place.runtime(two, host="b", heartbeat=BEAT)
+        async with first, second:
+            run = await first.start("one", "go")
+            await gate.began("a")
+            other = await second.start("two", "go")
+            freeze(first)
+            await gate.began("b")
+            gate.open("a", "next")  # it goes on: nobody else has its agent, so its run is still its own
+            await until(lambda: "-a" in gate.log)
+            await until(lambda: first.locks._tasks or "+next" in gate.log)
+            assert "+next" not in gate.log
+            gate.open("b")
+            await other.wait()
+            await run.wait()
+            assert gate.log == ["+a", "+b", "-a", "-b", "+next", "-next"]
+
+    go(main())
+
+
 @law("7.6")
 def test_a_worker_whose_loop_stood_still_goes_on_with_its_own_run(tmp_path):
     async def main():

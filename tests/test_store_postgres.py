@@ -13,7 +13,15 @@ import pytest
 from counterfoil.adapters.stores.postgres import PostgresStore, database, open_store
 from counterfoil.adapters.stores.postgres.database import SQL, migrations
 from counterfoil.core.call_entries import MemoEntry
-from counterfoil.core.errors import DecisionConflict, DefinitionError, Fenced, NotFound, StoreError, UsageError
+from counterfoil.core.errors import (
+    Conflict,
+    DecisionConflict,
+    DefinitionError,
+    Fenced,
+    NotFound,
+    StoreError,
+    UsageError,
+)
 from counterfoil.doors.wiring import Setting, settings, store_setting
 from counterfoil.store import Behind, Owner, StatusChange, Wanted
 from counterfoil.testing import records as r
@@ -613,6 +621,49 @@ def test_a_connection_lost_in_mid_write_is_a_store_error_and_nothing_is_written(
         await intact(store)
 
     using(f"{url}&application_name=lost", body)
+
+
+def test_a_refusal_leaves_the_connection_what_it_has_prepared(url):
+    async def body(store):
+        lease = await claimed(store)
+        await store.commit(lease, [r.turn(step=0)])
+        for i in range(10):
+            await claimed(store, f"other-{i}", f"elsewhere-{i}")
+        with pytest.raises(Conflict):
+            await claimed(store)
+        for step in (1, 2):  # the first by a transaction of its own: what was known of the interaction is forgotten
+            await store.commit(lease, [r.turn(step=step)])
+        await intact(store)
+
+    using(url, body, pool=1)
+
+
+def test_a_statement_that_was_to_be_prepared_behind_a_failure_can_be_used_after_it(url, caplog):
+    async def body(store):
+        async def fails(db):
+            await db.execute("SELECT 1 / 0")
+            await db.execute(SQL["run_number"], (b"",))
+
+        async def works(db):
+            return await (await db.execute(SQL["run_number"], (b"",))).fetchone()
+
+        for _ in range(10):
+            with pytest.raises(StoreError, match="division by zero"):
+                await store._pool.transact(fails)
+            assert await store._pool.transact(works) is None
+
+    using(url, body, pool=1)
+    assert caplog.text == ""
+
+
+def test_two_who_start_one_run_at_once_leave_no_warning_in_the_log(url, caplog):
+    async def body(store):
+        for i in range(10):
+            both = [store.create(r.new_run(f"run-{i}-{n}", f"talk-{i}-{n}", key=f"key-{i}")) for n in range(2)]
+            assert sorted(created for _, created in await asyncio.gather(*both)) == [False, True]
+
+    using(url, body)
+    assert caplog.text == ""
 
 
 def test_a_row_that_another_session_holds_is_not_waited_for_for_ever(url, monkeypatch):

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg.generators import execute
 from psycopg.pq import TransactionStatus
 
 from counterfoil.adapters.stores.postgres.database import MEANT, SQL, Db, connect, explain
@@ -97,15 +98,22 @@ class Pool:
     async def transact(self, work: Callable[[Db], Awaitable[T]]) -> T:
         """Do it in one transaction; an error or a refusal takes everything back."""
         async with self.connection() as db:
+            failed = None
             try:
                 async with db.pipeline():
-                    await db.execute("BEGIN")
-                    value = await work(db)
-                    await db.execute("COMMIT")
+                    try:
+                        await db.execute("BEGIN")
+                        value = await work(db)
+                        await db.execute("COMMIT")
+                    except psycopg.Error as error:
+                        failed = error  # else psycopg logs a warning of what follows from it in the pipeline
             except BaseException:
-                if not db.closed and db.pgconn.transaction_status != TransactionStatus.IDLE:
-                    await db.execute("ROLLBACK")
-                raise
+                await _take_back(db)
+                if failed is None:
+                    raise
+            if failed is not None:
+                await _take_back(db)
+                raise failed
             return value
 
     async def close(self) -> None:
@@ -123,6 +131,19 @@ class Pool:
             db.pgconn.finish()
         self._idle.clear()
         self._used.clear()
+
+
+async def _take_back(db: Db) -> None:
+    """Undo the open transaction, without psycopg's own ROLLBACK: it would drop what the lane has prepared there."""
+    server = db.pgconn
+    if db.closed or server.transaction_status == TransactionStatus.IDLE:
+        return
+    if server.transaction_status != TransactionStatus.INTRANS:
+        # psycopg takes for prepared what stood behind the failed statement and was never done.
+        server.finish()
+        return
+    server.send_query(b"ROLLBACK")
+    await db.wait(execute(server))
 
 
 async def fetch(db: Db, name: str, *values: object) -> list[tuple[Any, ...]]:
