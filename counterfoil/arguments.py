@@ -11,6 +11,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from counterfoil.core.errors import DefinitionError
+from counterfoil.core.jsontext import dumps
 
 Json = dict[str, Any]
 """A JSON object, or a JSON Schema, as Python holds it."""
@@ -113,6 +114,10 @@ class ArgumentsSchema(ABC):
         Raises:
             ValueError: a value has no JSON form.
         """
+
+    def write(self, arguments: Json) -> bytes:
+        """The JSON text of what `dump` gives. Raises as it does."""
+        return dumps(self.dump(arguments))
 
     def validate(self, value: Json) -> Json:
         """What `parse` gives for a JSON object that is already decoded; ``value`` is left as it is.

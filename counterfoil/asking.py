@@ -83,6 +83,8 @@ class Asking(Writing):
         self.agent = agent
         self.env = env
         self.builtin = builtin
+        self._waiter: asyncio.Future[None] | None = None
+        self._signal = False
         self._asking: asyncio.Task[Any] | None = None
         self._interrupted = False
         """The request to the model is being broken off, because the run was cancelled."""
@@ -94,9 +96,28 @@ class Asking(Writing):
         self._steady: Offered | None = None
         """The offer of every turn, while no tool decides for itself and nothing is kept apart."""
 
+    # waking
+
     def wake(self) -> None:
-        """Look again."""
-        raise NotImplementedError
+        """Look again: something ended, or may begin."""
+        self._signal = True
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    async def _wait(self, seconds: float | None) -> None:
+        if self._signal:
+            self._signal = False
+            return
+        self._waiter = self.loop.create_future()
+        timer = None if seconds is None else self.loop.call_later(max(seconds, 0.0), self.wake)
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+            self._signal = False
+            if timer is not None:
+                timer.cancel()
 
     def notify(self) -> None:
         """Somebody else wrote to the record of this run."""

@@ -11,10 +11,12 @@ from typing import Any, cast
 from counterfoil.core import words
 from counterfoil.core.call_entries import LateEntry, MemoEntry, ResultEntry, StartEntry
 from counterfoil.core.content import Text
+from counterfoil.core.entries import Entry
 from counterfoil.core.jsontext import JsonValue, normal
 from counterfoil.core.limits import ATTEMPTS
 from counterfoil.core.outcome import Cancelled, Failed
 from counterfoil.core.record import CallState
+from counterfoil.core.report import ToolErrorReport
 from counterfoil.core.result import seal
 from counterfoil.docket import Docket
 from counterfoil.driver import Driver
@@ -60,10 +62,10 @@ class Batch(Docket, ExecutionHooks):
         slots = self.env.limits.concurrency - len(self.flights)
         for call in self.calls:
             index = call.index
-            flying = index in self.flights or index in self.locking
             ready = self.ready.get(index)
             if ready is None:
-                if flying and self.flights.get(index) and self.flights[index].ready.tool.sequential:
+                flight = self.flights.get(index)
+                if flight is not None and flight.ready.tool.sequential:
                     return
                 continue
             alone = ready.tool.sequential
@@ -125,17 +127,36 @@ class Batch(Docket, ExecutionHooks):
             entry.most = ATTEMPTS + tool.retries
         self.outbox.append(entry)
 
-    def launch(self) -> None:
-        """Begin the bodies whose starts are on record."""
+    def launch(self, *, at_once: bool = False) -> None:
+        """Begin the bodies whose starts are on record; unless ``at_once``, one can still be stopped before it runs."""
         starting, self.starting = self.starting, []
         for index, ready in starting:
             flight = self.flights[index] = Execution(self.env, self.calls[index], ready, self, self._on_end)
-            flight.begin(self.loop)
+            flight.begin(self.loop, at_once=at_once)
 
     def _on_end(self, x: Execution) -> None:
         self.done.append(x)
         self.drive.slots.give()
         self.drive.wake()
+
+    def taken(self) -> tuple[list[Entry], list[ToolErrorReport], list[KeptText]]:
+        """What lies in the outbox, which is empty then."""
+        taken = self.outbox, self.reports, self.kept
+        self.outbox, self.reports, self.kept = [], [], []
+        return taken
+
+    def gather_plain(self) -> bool:
+        """As `gather`, where every end is the end of its call as it is; False: nothing was done."""
+        for x in self.done:
+            finished = x.finished
+            if finished is None or finished.again or finished.fatal is not None or x.late_end is not None:
+                return False
+        done, self.done = self.done, []
+        now = self.env.effects.now()
+        for x in done:
+            del self.flights[x.call.index]
+            self._record(x, x.finished, now)  # type: ignore[arg-type]  # looked at above
+        return True
 
     async def gather(self) -> None:
         """Put the ends of bodies into the outbox: results, or further attempts."""

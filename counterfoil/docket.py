@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Coroutine
 from datetime import datetime
 from typing import Any, cast
 
@@ -21,7 +22,7 @@ from counterfoil.core.verdict import Verdict
 from counterfoil.driver import Driver
 from counterfoil.ending import make_report, not_again, with_edit, without_end
 from counterfoil.env import Asks, Env, Ready, Refused
-from counterfoil.judge import cut_off, duplicates, edited_by, fail, judge, readmit, refuse, repeated
+from counterfoil.judge import Word, cut_off, duplicates, edited_by, fail, judge, judged, readmit, refuse, repeated
 from counterfoil.render import content_size
 from counterfoil.store import Behind
 
@@ -52,10 +53,22 @@ class Docket:
 
     # judge
 
-    async def judge_new(self, calls: list[CallState], began: float) -> None:
-        """Judge calls that have nothing on record yet."""
+    def judge_new(self, calls: list[CallState], began: float) -> Coroutine[Any, Any, None] | None:
+        """Judge calls that have nothing on record yet: at once where all may run, else by what it returns."""
+        slow = self.drive.slow_judge or self.env.policy is not None
+        if slow or len(calls) > 1 or calls[0].turn.stop == "length":
+            return self._judge_new(calls, began)
+        answer = judge(self.env, calls[0])
+        if type(answer) is not Ready:
+            return self._judge_new(calls, began, answer)
+        answer.began = began
+        self.ready[calls[0].index] = answer
+        return None
+
+    async def _judge_new(self, calls: list[CallState], began: float, first: Word | None = None) -> None:
+        """As `judge_new`; ``first`` is the gateway's word on the first call, if it was asked already."""
         repeats = duplicates(self.calls) if len(self.calls) > 1 else ()
-        truncated = calls[0].turn.stop == "length" if calls else False
+        truncated = calls[0].turn.stop == "length"
         waits: list[CallState] = []
         slow = (self.drive.slow_judge or self.env.policy is not None) and len(calls) > 1
         for call in calls:
@@ -66,14 +79,14 @@ class Docket:
             elif slow:
                 waits.append(call)
             else:
-                answer = await judge(self.env, call)
+                answer = first or judge(self.env, call)
                 if type(answer) is Ready:
                     answer.began = began
                     self.ready[call.index] = answer
                 else:
-                    await self.take(call, answer, began)
+                    await self.take(call, await judged(answer), began)
         if waits:
-            answers = await asyncio.gather(*(judge(self.env, c) for c in waits))
+            answers = await asyncio.gather(*(judged(judge(self.env, c)) for c in waits))
             for call, answer in zip(waits, answers, strict=True):
                 await self.take(call, answer, began)
 
@@ -235,7 +248,7 @@ class Docket:
         """Take up calls whose bodies died with another process, and those that were never started."""
         new = [c for c in self.calls if c.state == "judged"]
         if new:
-            await self.judge_new(new, self.env.effects.clock())
+            await self._judge_new(new, self.env.effects.clock())
         for call in self.calls:
             if not call.in_flight:
                 continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
 import functools
 import inspect
@@ -14,12 +13,13 @@ from typing import Any, Literal, TypeAlias, cast
 from counterfoil.core.jsontext import clean_text, dumps, utf8_size
 from counterfoil.core.record import CallState
 from counterfoil.core.result import ToolResult
+from counterfoil.eager import start
 from counterfoil.ending import End, finish, finish_plain, max_bytes
 from counterfoil.env import Env, Finished, Ready
 from counterfoil.pool import NeverStarted
 from counterfoil.render import Unrenderable, combine, content_size, render
 from counterfoil.schema import FunctionSchema
-from counterfoil.signature import call_of
+from counterfoil.signature import call_of, dynamic_caller
 
 log = logging.getLogger("counterfoil")
 
@@ -31,9 +31,9 @@ class Execution:
     """One attempt at one call: its body, its clock and its end."""
 
     __slots__ = (
-        "asked", "begun", "body_over", "broken", "call", "clock0", "closing", "ctx", "end", "env", "fatal", "finished",
-        "finishing", "hooks", "in_thread", "items", "late_end", "on_end", "over", "process", "ready", "started_at",
-        "stop", "task", "timer",
+        "asked", "begun", "body_over", "broken", "call", "clock0", "closing", "ctx", "end", "entered", "env", "fatal",
+        "finished", "finishing", "hooks", "in_thread", "items", "late_end", "on_end", "over", "process", "ready",
+        "started_at", "stop", "task", "timer",
     )  # fmt: skip  # a list of names reads better in rows
 
     def __init__(
@@ -55,6 +55,8 @@ class Execution:
         """A thread runs the body, or is about to, and cannot be stopped."""
         self.begun = False
         """The body has begun in its thread, where it is told by ``ctx.cancelled`` alone."""
+        self.entered = False
+        """Its task has had its first turn."""
         self.asked = False
         """It was only asked to stop: its task goes on waiting for it, until it is given up."""
         self.end: End | None = None
@@ -74,14 +76,20 @@ class Execution:
         self.started_at = 0
         self.clock0 = 0.0
 
-    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start the body; `on_end` is called once, on the loop's thread."""
+    def begin(self, loop: asyncio.AbstractEventLoop, *, at_once: bool = False) -> None:
+        """Start the body; `on_end` is called once, on the loop's thread.
+
+        ``at_once``: its first step is done in here, and all of it where it never waits.
+        """
         self.started_at = self.env.effects.now()
         self.clock0 = self.env.effects.clock()
-        self.task = loop.create_task(self._run())
-        if self.ready.tool.timeout is not None:
+        timeout = self.ready.tool.timeout
+        if timeout is not None:
             wait = max(self.ready.not_before - self.clock0, 0.0) if self.ready.not_before else 0.0
-            self.timer = loop.call_later(self.ready.tool.timeout + wait, self.tell, "timeout")
+            until = loop.time() + timeout + wait
+        self.task = start(loop, self._run()) if at_once else loop.create_task(self._run())
+        if timeout is not None and not self.over:
+            self.timer = loop.call_at(until, self.tell, "timeout")
 
     def tell(self, why: Stop) -> None:
         """Tell the body to stop; its end, whenever it comes, is seen by `on_end`."""
@@ -91,10 +99,9 @@ class Execution:
         if why in ("cancel", "limit") and not self.asked and self._ask():
             return
         self.asked = False
-        task = self.task
         # A task that is cancelled before its first turn ends without a word: it looks at `stop` in that turn instead.
-        if task is not None and inspect.getcoroutinestate(cast("Any", task.get_coro())) != inspect.CORO_CREATED:
-            task.cancel()
+        if self.task is not None and self.entered:
+            self.task.cancel()
         if why == "timeout":
             # A body that does not stop when it is told must not hold the run; a moment for one that does.
             asyncio.get_running_loop().call_later(TELL_SECONDS, self.give_up)
@@ -145,8 +152,37 @@ class Execution:
 
     async def _run(self) -> None:
         # The end is told from here and not from a callback of the task: a turn of the event loop less for each call.
+        self.entered = True
         try:
-            await self._attempt()
+            probe = self.env.effects.probe
+            if probe is not None:
+                probe("body:before")
+            error: BaseException | None = None
+            value: object = None
+            try:
+                if self.stop is not None:
+                    raise asyncio.CancelledError
+                tool = self.ready.tool
+                if tool.bare and not self.ready.not_before:
+                    value = await tool.fn(**self.ready.arguments)
+                    if not isinstance(value, PLAIN):
+                        value = await self._whole(value)
+                else:
+                    value = await self._body()
+            except BaseException as e:
+                if isinstance(e, asyncio.CancelledError) and self._abandoned():
+                    raise
+                error = e  # whatever a body raises is its call's failure
+                if isinstance(e, (KeyboardInterrupt, SystemExit)):
+                    self.fatal = e
+            if probe is not None:
+                probe("body:after")
+            if error is None and self.stop is None and not self.over:
+                self.body_over = self.finishing = True
+                self.end = value, None
+                self.finished = finish_plain(self, value) or await finish(self, self.end)
+            else:
+                await self._stopped(value, error)
         except asyncio.CancelledError:
             raise
         except BaseException as e:  # what may fail here is ours, or a guard's: the call must still end
@@ -157,35 +193,16 @@ class Execution:
         finally:
             self._ended()
 
-    async def _attempt(self) -> None:
-        probe = self.env.effects.probe
-        if probe is not None:
-            probe("body:before")
-        error: BaseException | None = None
-        value: object = None
-        try:
-            if self.stop is not None:
-                raise asyncio.CancelledError
-            tool = self.ready.tool
-            if tool.bare and not self.ready.not_before:
-                args, kwargs = cast("FunctionSchema", tool.schema).bind(self.ready.arguments, None, None)
-                value = await tool.fn(*args, **kwargs)
-                if not isinstance(value, PLAIN):
-                    value = await self._whole(value)
-            else:
-                value = await self._body()
-        except asyncio.CancelledError as e:
-            if self.stop == "abandon" or (self.stop is None and _told_to_stop()):
-                self.stop = "abandon"
-                self.body_over = self.body_over or not self.in_thread
-                raise
-            error = e
-        except (KeyboardInterrupt, SystemExit) as e:
-            self.fatal = error = e
-        except BaseException as e:  # noqa: BLE001  # whatever a body raises is its call's failure
-            error = e
-        if probe is not None:
-            probe("body:after")
+    def _abandoned(self) -> bool:
+        """The process stops driving; else a CancelledError is the body's own, or that of a stop with another reason."""
+        if self.stop != "abandon" and (self.stop is not None or not _told_to_stop()):
+            return False
+        self.stop = "abandon"
+        self.body_over = self.body_over or not self.in_thread
+        return True
+
+    async def _stopped(self, value: object, error: BaseException | None) -> None:
+        """A body has ended that raised, or that was told to stop."""
         self.body_over = self.body_over or self.stop is None or not self.in_thread
         stopped_by_us = self.stop is not None and isinstance(error, asyncio.CancelledError)
         if self.over:
@@ -295,7 +312,10 @@ class Execution:
         return combine(kept)
 
     async def _in_process(self) -> object:
-        from counterfoil.process import ProcessBody  # only tools that ask for a process pay for the import
+        from counterfoil.process import (  # only tools that ask for a process pay for the import
+            ProcessBody,
+            shared_children,
+        )
 
         tool, ready = self.ready.tool, self.ready
         body = self.process = ProcessBody(shared_children())
@@ -352,25 +372,6 @@ class ExecutionHooks:
 
     def released(self, execution: Execution) -> None:
         """No body of the call runs any more: its lock may go."""
-
-
-@functools.lru_cache(maxsize=1)
-def shared_children() -> Any:
-    """Child processes of this program that are kept for the next body: a warm one starts in a hundredth of the time."""
-    from counterfoil.process import Children  # as in `_in_process`
-
-    children = Children()
-    atexit.register(children.close)
-    return children
-
-
-@functools.lru_cache(maxsize=1024)
-def dynamic_caller(fn: Callable[..., Any]) -> Callable[[Any, dict[str, Any]], Any]:
-    """How a dynamic tool's body takes (context, arguments): by two parameters, by one, or by ``**kwargs``."""
-    parameters = list(inspect.signature(fn).parameters.values())
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return lambda _, arguments: fn(**arguments)
-    return fn if len(parameters) >= 2 else (lambda _, arguments: fn(arguments))  # noqa: PLR2004  # context and arguments
 
 
 PLAIN: tuple[type, ...] = (str, int, float, dict, list, tuple, ToolResult, type(None))

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from counterfoil.arguments import InvalidArguments, NotAnObject, decode
 from counterfoil.core import words
@@ -55,7 +55,16 @@ def needs_time(env: Env) -> bool:
     return bool(env.hooks.before_call) or any(callable(t.needs_approval) for t in env.tools.values())
 
 
-async def judge(env: Env, call: CallState) -> Ready | Asks | Refused:
+Word: TypeAlias = "Ready | Asks | Refused | Coroutine[Any, Any, Ready | Asks | Refused]"
+"""The gateway's word on a call, or what gives it where somebody's code may have to be waited for."""
+
+
+async def judged(word: Word) -> Ready | Asks | Refused:
+    """The gateway's word itself."""
+    return word if isinstance(word, (Ready, Asks, Refused)) else await word
+
+
+def judge(env: Env, call: CallState) -> Word:
     """The gateway's word on a call that is new."""
     name = call.record.tool_name
     tool = env.tools.get(name)
@@ -68,16 +77,16 @@ async def judge(env: Env, call: CallState) -> Ready | Asks | Refused:
     except InvalidArguments as e:
         return invalid(name, e)
     try:
-        effective = dumps(tool.schema.dump(arguments))
+        effective = tool.schema.write(arguments)
     except ValueError as e:
         return fail(ErrorCode.INVALID_INPUT, name, complaints=f"\n- {e}", error=e, raw_input=True)
     if env.hooks.before_call:
-        return await _guarded(env, call, tool, arguments, effective)
+        return _guarded(env, call, tool, arguments, effective)
     if env.policy is None and tool.needs_approval is False and not tool.builtin and over_budget(env, call) is None:
         # What `admit` says of a call that nobody has a rule for: the way of most calls.
         lock = None if tool.lock is None else lock_of(tool, arguments)
         return Ready(tool, arguments, effective, None, no_policy(tool.read_only, needs_approval=False), lock=lock)
-    return await admit(env, call, tool, arguments, effective, None)
+    return admit(env, call, tool, arguments, effective, None)
 
 
 def _unknown(env: Env, call: CallState, tool: Tool | None) -> Refused:

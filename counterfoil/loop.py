@@ -37,6 +37,9 @@ from counterfoil.tool import Tool
 
 log = logging.getLogger("counterfoil")
 
+HOLD_SECONDS = 0.05
+"""A run whose model and tools never wait holds up the event loop for so long at most, but for its step."""
+
 
 class Drive(Asking):
     """One run, driven by this process until it pauses, ends or is given up."""
@@ -64,31 +67,6 @@ class Drive(Asking):
         self.resumed = False
         """That the run goes on is on record already."""
         self.leaving = False  # stop where the next step would begin
-        self._waiter: asyncio.Future[None] | None = None
-        self._signal = False
-
-    # waking
-
-    def wake(self) -> None:
-        """Look again: something ended, or may begin."""
-        self._signal = True
-        waiter = self._waiter
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
-
-    async def _wait(self, seconds: float | None) -> None:
-        if self._signal:
-            self._signal = False
-            return
-        self._waiter = self.loop.create_future()
-        timer = None if seconds is None else self.loop.call_later(max(seconds, 0.0), self.wake)
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-            self._signal = False
-            if timer is not None:
-                timer.cancel()
 
     def finish_late(self, batch: Batch, x: Execution, value: object, error: BaseException | None) -> None:
         """A thread that was given up ended: render its end and log it beside the call."""
@@ -110,7 +88,12 @@ class Drive(Asking):
         """
         self.task = asyncio.current_task()
         await self._begin()
+        time = self.loop.time
+        until = time() + HOLD_SECONDS
         while True:
+            if time() > until:
+                await asyncio.sleep(0)
+                until = time() + HOLD_SECONDS
             try:
                 if self.run.open and not await self._work():
                     return "paused"
@@ -159,15 +142,10 @@ class Drive(Asking):
         if tasks:
             await asyncio.wait(tasks, timeout=self.run.limits.cancel_grace)
 
-    def _outbox_written(self, batch: Batch) -> Awaitable[None]:
-        entries, reports, kept = batch.outbox, batch.reports, batch.kept
-        batch.outbox, batch.reports, batch.kept = [], [], []
-        return self.write(entries, reports=reports, kept=kept)
-
     async def _flush(self) -> None:
         batch: Batch = self.batch  # type: ignore[assignment]  # called with a batch alone
         if batch.outbox:
-            await self._outbox_written(batch)
+            await self.write(*batch.taken())
         if batch.starting:
             batch.launch()
         if self.fatal is not None:
@@ -176,8 +154,9 @@ class Drive(Asking):
     async def _work(self) -> bool:
         """Bring the batch on until every call has its result (True) or all that is open waits for people (False)."""
         batch: Batch = self.batch  # type: ignore[assignment]  # called with a batch alone
+        run = self.run
         while True:
-            if self._foreign or self.run.cancel is not None or self.run.limits.seconds is not None:
+            if self._foreign or run.cancel is not None or run.limits.seconds is not None:
                 await self._heed()
             if self.stopping is None and self.fatal is None:
                 if batch.asked and batch.waits:
@@ -187,22 +166,25 @@ class Drive(Asking):
                     batch.select()
             # As `_flush`, without a frame of its own: every call comes by here twice.
             if batch.outbox:
-                await self._outbox_written(batch)
+                await self.write(*batch.taken())
             if batch.starting:
-                batch.launch()
+                batch.launch(at_once=not (self._foreign or run.cancel is not None or run.limits.seconds is not None))
             if self.fatal is not None:
                 raise self.fatal
-            if not self.run.open:
+            if not run.open:
                 return True
             if batch.done:
-                await batch.gather()
+                self._signal = False
+                if not batch.gather_plain():
+                    await batch.gather()
                 continue
             if not (batch.flights or batch.ready or batch.locking or batch.starting):
                 if await self._pause():
                     return False
                 continue
-            await self._wait(self._next_look() if batch.asked or self.run.limits.seconds is not None else None)
-            await batch.gather()
+            await self._wait(self._next_look() if batch.asked or run.limits.seconds is not None else None)
+            if not batch.gather_plain():
+                await batch.gather()
 
     async def _heed(self) -> None:
         """Take in what others wrote, and stop where they cancelled or the time is used up."""
@@ -342,7 +324,8 @@ class Drive(Asking):
         if entry is None:
             await self.refresh()
             return None
-        return await self._take_turn(entry, offer)
+        taken = self._take_turn(entry, offer)
+        return None if taken is None else await taken
 
     async def _fail(self, reason: str, *before: Entry) -> str | None:
         while self.run.cancel is None:
@@ -352,11 +335,12 @@ class Drive(Asking):
                 continue
         return None
 
-    async def _take_turn(self, entry: TurnEntry, offer: Offered) -> str | None:
+    def _take_turn(self, entry: TurnEntry, offer: Offered) -> Awaitable[str | None] | None:
+        """Take a turn into the fold and judge its calls; what is awaitable has not been done yet."""
         run, record = self.run, self.record
         began = self.effects.clock()
         if not entry.calls:
-            return await self._answer(entry)
+            return self._answer(entry)
         self.env.offered = offer.names
         tip = record.tip
         record.apply(entry)
@@ -364,12 +348,16 @@ class Drive(Asking):
         self._applied = entry
         self.batch = batch = Batch(self, self.env, run.batch, fresh=True)
         if self.slow_judge:
-            # Somebody's code may take its time, or the process may die in it: the turn is safe first.
-            await self.write([entry])
-        else:
-            batch.outbox.append(entry)
-        await batch.judge_new(run.batch, began)
-        return None
+            return self._judge_slowly(batch, entry, began)
+        batch.outbox.append(entry)
+        return batch.judge_new(run.batch, began)
+
+    async def _judge_slowly(self, batch: Batch, entry: TurnEntry, began: float) -> None:
+        # Somebody's code may take its time, or the process may die in it: the turn is safe first.
+        await self.write([entry])
+        rest = batch.judge_new(self.run.batch, began)
+        if rest is not None:
+            await rest
 
     async def _answer(self, entry: TurnEntry) -> str | None:
         """A turn without calls: the run's answer, unless it was cut off or does not have the output's form."""

@@ -11,7 +11,9 @@ A third voice is the thread that listens to a child: it says "died".
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
+import functools
 import os
 import signal
 import sys
@@ -381,3 +383,11 @@ class ProcessBody:
             self._children.give(child)
         else:
             child.close()
+
+
+@functools.lru_cache(maxsize=1)
+def shared_children() -> Children:
+    """Child processes of this program that are kept for the next body: a warm one starts in a hundredth of the time."""
+    children = Children()
+    atexit.register(children.close)
+    return children

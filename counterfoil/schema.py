@@ -15,7 +15,7 @@ from typing import Annotated, Any, NotRequired, get_args, get_origin
 from pydantic import ConfigDict, Field, SecretBytes, SecretStr, TypeAdapter, ValidationError, with_config
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
-from pydantic_core import from_json, to_json
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from counterfoil.arguments import (
     ArgumentsSchema,
@@ -133,6 +133,20 @@ class FunctionSchema(ArgumentsSchema):
         if self._exact_dump:
             return _exact(write(arguments, by_alias=True, warnings=False), plain)
         return plain
+
+    def write(self, arguments: Json) -> bytes:
+        """See `ArgumentsSchema.write`."""
+        if not self._exact_dump:
+            try:
+                return self._adapter.serializer.to_json(arguments, by_alias=True, warnings=False)
+            except PydanticSerializationError:
+                pass  # half a surrogate pair, which is replaced then, or no JSON form
+        return ArgumentsSchema.write(self, arguments)
+
+    @property
+    def bare(self) -> bool:
+        """A call is ``await fn(**arguments)``."""
+        return self.is_async and self.context is self.deps is None and not self._leading
 
     def bind(self, arguments: Json, context: object, deps: object) -> tuple[tuple[Any, ...], Json]:
         """The positional and the keyword arguments of the call; ``arguments`` come from `parse`."""

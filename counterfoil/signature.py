@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FunctionType, MethodType, SimpleNamespace, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
@@ -161,3 +161,12 @@ def only_one(name: str, roles: dict[str, str | None], role: str) -> str | None:
             f"{name}: expected one parameter for the {role}, got {', '.join(found)}; remove all but one",
         )
     return found[0] if found else None
+
+
+@functools.lru_cache(maxsize=1024)
+def dynamic_caller(fn: Callable[..., Any]) -> Callable[[Any, dict[str, Any]], Any]:
+    """How a dynamic tool's body takes (context, arguments): by two parameters, by one, or by ``**kwargs``."""
+    parameters = list(inspect.signature(fn).parameters.values())
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return lambda _, arguments: fn(**arguments)
+    return fn if len(parameters) >= 2 else (lambda _, arguments: fn(arguments))  # noqa: PLR2004  # context and arguments

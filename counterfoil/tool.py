@@ -135,9 +135,8 @@ class Tool:
             "idempotent": self.idempotent,
             "destructive": self.destructive,
         }
-        given = getattr(self.schema, "context", None), getattr(self.schema, "deps", None)
-        self.bare = self.isolation == "thread" and getattr(self.schema, "is_async", False) and given == (None, None)
-        """Its body is a coroutine that takes its arguments and nothing else: the way of most calls."""
+        self.bare = self.isolation == "thread" and getattr(self.schema, "bare", False)
+        """Its body is a coroutine that takes its arguments by name and nothing else: the way of most calls."""
         self.offer = Offer(name, description, cast("dict[str, JsonValue]", self.schema.json_schema))
 
     def _check(self) -> None:

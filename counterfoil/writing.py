@@ -59,8 +59,8 @@ class Writing:
         return log[paused + 1 :]
 
     async def write(
-        self, entries: Sequence[Entry], *, change: StatusChange | None = None, reports: Sequence[Any] = (),
-        kept: Sequence[KeptText] = (), exact: bool = False,
+        self, entries: Sequence[Entry], reports: Sequence[Any] = (), kept: Sequence[KeptText] = (), *,
+        change: StatusChange | None = None, exact: bool = False,
     ) -> None:  # fmt: skip  # rows by what belongs together
         """Append entries and take them into the fold, with whatever others appended in between.
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import threading
+import time
 
 import pytest
 
@@ -115,6 +116,33 @@ def test_closing_while_the_model_is_asked_leaves_the_run_to_whoever_comes_next(p
         async with place.open(desk) as runtime:
             again = await arrives(await runtime.get(run.id), "completed")
             assert (again.answer, again.steps) == ("done", 1)
+
+    go(main())
+
+
+@both
+def test_a_run_that_never_waits_lets_others_go_on(place):
+    @tool
+    async def busy() -> str:
+        """Never waits."""
+        time.sleep(0.03)  # noqa: ASYNC251  # what it is about
+        return "busy"
+
+    async def main():
+        turns = []
+        desk = agent([call("busy")] * 20 + [say("done")], busy)
+
+        async def others():
+            while True:
+                turns.append(len((await runtime.get(run.id)).results))
+                await asyncio.sleep(0)
+
+        async with place.open(desk) as runtime:
+            run = await runtime.start("desk", "go")
+            task = asyncio.create_task(others())
+            await run.wait(SOON)
+            task.cancel()
+        assert len(set(turns) - {0, 20}) >= 3
 
     go(main())
 

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 from typing_extensions import TypedDict
 
+from counterfoil.core.jsontext import dumps
 from counterfoil.schema import (
     Complaint,
     FunctionSchema,
@@ -927,7 +928,9 @@ def test_dump_is_what_parse_takes():
     assert parsed["tags"] == {"a", "b", "c"}
     assert parsed["password"].get_secret_value() == "hunter2"
     assert schema.dump(parsed) == EVERYTHING
+    assert schema.write(parsed) == dumps(EVERYTHING)
     assert schema.parse(json.dumps(schema.dump(parsed))) == parsed
+    assert schema.parse(schema.write(parsed).decode()) == parsed
     assert schema.validate(schema.dump(parsed)) == parsed
 
 
@@ -985,6 +988,7 @@ def test_parse_after_dump_changes_nothing(arguments):
     schema = _PROPERTY_SCHEMA
     parsed = schema.parse(json.dumps(arguments, default=list))
     assert schema.parse(json.dumps(schema.dump(parsed))) == parsed
+    assert schema.write(parsed) == dumps(schema.dump(parsed))
 
 
 def _property(n: int, t: str, x: float, tags: frozenset[int] = frozenset(), any: Any = None): ...

@@ -13,6 +13,7 @@ import pytest
 
 from counterfoil.adapters.stores.sqlite import SqliteStore, open_store, worker
 from counterfoil.adapters.stores.sqlite.database import SQL, migrations
+from counterfoil.adapters.stores.sqlite.known import WritingConnection
 from counterfoil.core.call_entries import MemoEntry
 from counterfoil.core.errors import DecisionConflict, DefinitionError, Fenced, StoreError, UsageError
 from counterfoil.store import Behind, StatusChange
@@ -122,6 +123,147 @@ def test_two_stores_on_a_file_see_each_other(path):
             await intact(one)
         finally:
             await two.close()
+
+    using(path, body)
+
+
+# ------------------------------------------------------------------------------------------- in one statement
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """What each append in one statement gave; the disk counts as quick."""
+    gave = []
+    append = WritingConnection.append_at_once
+
+    def spied(self, values, rows):
+        gave.append(append(self, values, rows))
+        return gave[-1]
+
+    monkeypatch.setattr(WritingConnection, "append_at_once", spied)
+    monkeypatch.setattr(worker, "QUICK_SECONDS", 3600.0)
+    return gave
+
+
+async def alone(store):
+    """A run whose driver has been the only one to write for some time: its commits are statements by themselves."""
+    lease = await claimed(store)
+    for step in range(3):
+        await store.commit(lease, [r.turn(step=step), r.start(step=step)])
+        await store.commit(lease, [r.result(step=step)])
+    return lease
+
+
+@law("7.6", "2.3", "11.chain")
+def test_a_driver_that_is_alone_commits_in_one_statement(path, at_once):
+    async def body(store):
+        lease = await alone(store)
+        assert len(at_once) >= 3
+        assert all(at_once)
+        before = len(at_once)
+        many = [r.turn(step=3, calls=4), *(r.start(step=3, index=i) for i in range(4))]
+        assert await store.commit(lease, many) == 16
+        memo = {"step": 3, "index": 0, "call_id": "call-3-0", "tool_name": "get_order", "name": "n", "value": 1}
+        assert len(at_once) == before
+        await store.commit(lease, [MemoEntry(run_id="run-1", at=r.NOON, **memo)])
+        await store.commit(lease, [r.turn(step=4), r.waiting(step=4)])
+        await store.commit(lease, [r.result(step=3)])
+        assert len(at_once) == before
+        assert [a.call_id for a in await store.approvals("acme")] == ["call-4-0"]
+        await intact(store)
+
+    using(path, body)
+
+
+@law("7.5", "7.7")
+@pytest.mark.parametrize("again", ["start", "result", "another run's"])
+def test_what_a_law_forbids_is_refused_there_too(path, at_once, again):
+    async def body(store):
+        lease = await alone(store)
+        refused = {
+            "start": [r.start(step=2)],
+            "result": [r.result(step=2)],
+            "another run's": [r.turn(run_id="run-2", step=3)],
+        }[again]
+        before = len(await store.entries("acme", "talk-1"))
+        with pytest.raises(UsageError if again == "another run's" else Fenced):
+            await store.commit(lease, refused)
+        await store.commit(lease, [r.turn(step=3), r.start(step=3)])
+        assert len(await store.entries("acme", "talk-1")) == before + 2
+        await intact(store)
+
+    using(path, body)
+
+
+@law("7.6", "11.chain")
+@pytest.mark.parametrize("what", ["claimed", "released", "written"])
+def test_what_another_process_did_is_seen_there_too(path, at_once, what):
+    async def body(one):
+        two = SqliteStore(path)
+        await two.open()
+        try:
+            lease = await alone(one)
+            if what == "claimed":
+                assert await two.claim(await two.run("acme", "run-1"), r.OTHER_WORKER)
+            elif what == "released":
+                await two.release(lease)
+            else:
+                await two.post("acme", "run-1", r.cancel())
+            before = len(await two.entries("acme", "talk-1"))
+            if what == "written":
+                assert await one.commit(lease, [r.turn(step=3), r.start(step=3)]) == before + 2
+            else:
+                with pytest.raises(Fenced):
+                    await one.commit(lease, [r.turn(step=3), r.start(step=3)])
+                assert len(await two.entries("acme", "talk-1")) == before
+            assert at_once[-1] is False
+            await intact(two)
+        finally:
+            await two.close()
+
+    using(path, body)
+
+
+@law("11.chain")
+def test_a_statement_that_wrote_nothing_moves_nothing(path, monkeypatch):
+    monkeypatch.setattr(WritingConnection, "append_at_once", lambda *_: False)
+    monkeypatch.setattr(worker, "QUICK_SECONDS", 3600.0)
+
+    async def body(store):
+        lease = await alone(store)
+        assert await store.commit(lease, [r.turn(step=3), r.start(step=3)]) == 13
+        await intact(store)
+
+    using(path, body)
+
+
+def test_a_file_that_is_held_is_waited_for_there_too(path, at_once):
+    async def body(store):
+        lease = await alone(store)
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        write = asyncio.ensure_future(store.commit(lease, [r.turn(step=3)]))
+        await asyncio.sleep(0.1)
+        assert not write.done()
+        other.execute("COMMIT")
+        other.close()
+        assert await write == 12
+        await intact(store)
+
+    using(path, body)
+
+
+def test_two_tasks_that_write_share_their_commits(path, at_once):
+    async def body(store):
+        leases = [await claimed(store, run_id=f"run-{i}", interaction_id=f"talk-{i}") for i in (1, 2)]
+
+        async def drive(lease):
+            for step in range(9):
+                await store.commit(lease, [r.turn(run_id=lease.run_id, step=step, calls=0, text="so")])
+
+        await asyncio.gather(*map(drive, leases))
+        assert at_once == []
+        await intact(store)
 
     using(path, body)
 
@@ -481,7 +623,7 @@ def test_a_wrong_setting_is_refused(url, settings):
 @pytest.mark.parametrize(("setting", "value"), [("FULL", 2), ("NORMAL", 1), ("EXTRA", 3)])
 def test_the_disk_is_met_as_the_setting_says(path, setting, value):
     async def body(store):
-        return await store._write.do(lambda db: db.execute("PRAGMA synchronous").fetchone()[0])
+        return await store._write.submit(lambda db: db.execute("PRAGMA synchronous").fetchone()[0])
 
     assert using(path, body, synchronous=setting) == value
     assert using(path, body) == 2

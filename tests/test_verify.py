@@ -230,7 +230,7 @@ def test_a_changed_byte_is_named(path: Path) -> None:
     written(path, plain())
     with file(path) as db:
         (body,) = db.execute("SELECT body FROM entries WHERE kind = 'start'").fetchone()
-        changed = body.replace(b'"safe":false', b'"safe":true ')
+        changed = body.replace(b'"attempt":1', b'"attempt":2')
         assert changed != body
         db.execute("UPDATE entries SET body = ? WHERE body = ?", (changed, body))
     assert named(verified(path)) == [("changed-bytes", 4)]

@@ -187,7 +187,7 @@ def chained_anew(hand: Hand, length: int) -> None:
 def test_a_changed_byte_is_named(hand: Hand) -> None:
     written(hand, plain())
     body = hand.body(4)
-    changed = body.replace(b'"safe":false', b'"safe":true ')
+    changed = body.replace(b'"attempt":1', b'"attempt":2')
     assert changed != body
     hand.change(4, body=changed)
     assert named(hand) == [("changed-bytes", 4)]

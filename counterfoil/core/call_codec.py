@@ -6,11 +6,11 @@ from typing import cast
 
 from counterfoil.core.approval import Approval, Choice, Decision, approval_from_json
 from counterfoil.core.call_entries import DecidedEntry, LateEntry, MemoEntry, ResultEntry, StartEntry, WaitingEntry
-from counterfoil.core.content import Block, Json, block_from_json
+from counterfoil.core.content import Block, Json, Text, block_from_json
 from counterfoil.core.entries import ERASED, Entry, Fields
 from counterfoil.core.extensions import NO_EXTENSIONS
 from counterfoil.core.jsontext import JsonValue, dumps
-from counterfoil.core.outcome import outcome_from_json
+from counterfoil.core.outcome import SUCCEEDED, outcome_from_json
 from counterfoil.core.result import seal
 from counterfoil.core.turn import AuthorType, moment
 
@@ -86,7 +86,9 @@ def decided_of(f: Fields, c: JsonValue) -> Entry:
     )
 
 
-def _stored_block(data: Fields) -> Block:
+def _stored_block(data: Fields | str) -> Block:
+    if isinstance(data, str):
+        return Text(data)
     if data.get("type") == "json":
         return Json.from_text(cast("str", data["text"]))
     return block_from_json(data)
@@ -103,15 +105,16 @@ def _erased_result(f: Fields) -> list[JsonValue]:
             "body": "unknown",
             "data": None,
         }
-    return [[{"type": "text", "text": ERASED}], outcome, None, None, None, None]
+    return [[ERASED], outcome]
 
 
 def result_of(f: Fields, c: JsonValue) -> Entry:
     """A result, in time or late."""
-    blocks, outcome, details, narration, replaced, parsed, *changed = cast("list[JsonValue]", c or _erased_result(f))
+    blocks, *given = cast("list[JsonValue]", c or _erased_result(f))
+    outcome, details, narration, replaced, parsed, effective = [*given, None, None, None, None, None, None][:6]
     result = seal(
-        tuple(_stored_block(b) for b in cast("list[Fields]", blocks)),
-        outcome_from_json(cast("Fields", outcome)),
+        tuple(_stored_block(b) for b in cast("list[Fields | str]", blocks)),
+        SUCCEEDED if outcome is None else outcome_from_json(cast("Fields", outcome)),
         details,
         NO_EXTENSIONS,
         cast("bool", f["terminate"]),
@@ -131,7 +134,7 @@ def result_of(f: Fields, c: JsonValue) -> Entry:
         author_name=cast("str", f["authorName"]),
         decision=f["decision"],
         parsed=parsed.encode() if isinstance(parsed, str) else None,
-        effective=cast("str", changed[0]).encode() if changed else None,
+        effective=effective.encode() if isinstance(effective, str) else None,
         replaced=replaced,
         over=cast("bool | None", f.get("over")),
     )

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import ClassVar
 
 from counterfoil.core.approval import Approval, Decision
-from counterfoil.core.content import Json, block_to_json
+from counterfoil.core.content import Json, Text, block_to_json
 from counterfoil.core.entries import Entry, Fields
 from counterfoil.core.jsontext import JsonValue, dumps
 from counterfoil.core.limits import ATTEMPTS
-from counterfoil.core.outcome import outcome_to_json
+from counterfoil.core.outcome import OUTCOMES, Failed, Succeeded, outcome_to_json
 from counterfoil.core.result import ToolResult
 from counterfoil.core.turn import AuthorType
+from counterfoil.core.usual import USUAL_MOST, usual_key
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -25,7 +26,12 @@ class CallEntry(Entry):
     tool_name: str
 
     def facts(self) -> Fields:
-        return {"step": self.step, "index": self.index, "callId": self.call_id, "toolName": self.tool_name}
+        facts = Entry.facts(self)
+        facts["step"] = self.step
+        facts["index"] = self.index
+        facts["callId"] = self.call_id
+        facts["toolName"] = self.tool_name
+        return facts
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -51,17 +57,28 @@ class StartEntry(CallEntry):
     """Attempts that the call may have: more than after crashes for a tool with retries of its own."""
 
     def facts(self) -> Fields:
-        return {
-            **CallEntry.facts(self),
-            "attempt": self.attempt,
-            "most": self.most,
-            "key": self.key,
-            "safe": self.safe,
-            "decision": self.decision,
-            "approvalId": self.approval_id,
-            "lock": self.lock,
-            "same": self.parsed is None,
-        }
+        # In one piece, as in a result: nearly every entry is one of these.
+        facts: Fields = {
+            "kind": "start", "run": self.run_id, "at": self.at, "step": self.step, "index": self.index,
+            "callId": self.call_id, "toolName": self.tool_name, "attempt": self.attempt,
+        }  # fmt: skip  # rows by what belongs together
+        if self.thread_id is not None or self.sequence:
+            facts |= Entry.facts(self)
+        if self.key != usual_key(self.run_id, self.step, self.index):
+            facts["key"] = self.key
+        if self.most != USUAL_MOST:
+            facts["most"] = self.most
+        if self.safe:
+            facts["safe"] = True
+        if self.decision is not None:
+            facts["decision"] = self.decision
+        if self.approval_id is not None:
+            facts["approvalId"] = self.approval_id
+        if self.lock is not None:
+            facts["lock"] = self.lock
+        if self.parsed is not None:
+            facts["same"] = False
+        return facts
 
     def content(self) -> bytes:
         return self.effective if self.parsed is None else b"[" + self.parsed + b"," + self.effective + b"]"
@@ -146,34 +163,51 @@ class ResultEntry(CallEntry):
     """Of a body without an end of its own: False where it may still have been running when its call ended."""
 
     def facts(self) -> Fields:
-        outcome = outcome_to_json(self.result.outcome)
-        failure = cast("Fields", outcome.get("failure") or {})
+        result = self.result
+        outcome = result.outcome
         facts: Fields = {
-            **CallEntry.facts(self),
-            "outcome": outcome["type"],
-            "code": failure.get("code"),
-            "attempt": self.attempt,
-            "startedAt": self.started_at,
-            "duration": self.duration,
-            "size": self.size,
-            "terminate": self.result.terminate,
-            "keptId": self.kept_id,
-            "keptDigest": self.kept_digest,
-            "authorType": self.author_type,
-            "authorName": self.author_name,
-            "decision": self.decision,
-        }
+            "kind": self.kind, "run": self.run_id, "at": self.at, "step": self.step, "index": self.index,
+            "callId": self.call_id, "toolName": self.tool_name, "outcome": OUTCOMES[type(outcome)],
+            "attempt": self.attempt, "startedAt": self.started_at, "duration": self.duration, "size": self.size,
+        }  # fmt: skip  # as above
+        if self.thread_id is not None or self.sequence:
+            facts |= Entry.facts(self)
+        if type(outcome) is Failed:
+            facts["code"] = outcome.failure.code
+        if result.terminate:
+            facts["terminate"] = True
+        if self.kept_id is not None or self.kept_digest is not None:
+            facts["keptId"] = self.kept_id
+            facts["keptDigest"] = self.kept_digest
+        if self.author_type != "Agent":
+            facts["authorType"] = self.author_type
+        if self.author_name:
+            facts["authorName"] = self.author_name
+        if self.decision is not None:
+            facts["decision"] = self.decision
         if self.over is not None:
             facts["over"] = self.over
         return facts
 
     def content(self) -> bytes:
+        """Blocks, then outcome, details, narration, what was replaced and both inputs, up to the last that is there."""
         r = self.result
+        if type(r.outcome) is Succeeded and len(r.content) == 1 and type(r.content[0]) is Text:
+            inputs = self.parsed is None and self.effective is None
+            if inputs and r.details is None and r.narration is None and self.replaced is None:
+                return dumps([[r.content[0].text]])  # as below, for most results
         # A json block goes in as its text: parsing a large value only to write it again would double the cost.
-        blocks = [{"type": "json", "text": b.text} if isinstance(b, Json) else block_to_json(b) for b in r.content]
-        parsed = None if self.parsed is None else self.parsed.decode()
-        changed = () if self.effective is None else (self.effective.decode(),)
-        return dumps([blocks, outcome_to_json(r.outcome), r.details, r.narration, self.replaced, parsed, *changed])
+        blocks = [
+            b.text if type(b) is Text else {"type": "json", "text": b.text} if type(b) is Json else block_to_json(b)
+            for b in r.content
+        ]
+        parts = [
+            blocks, None if type(r.outcome) is Succeeded else outcome_to_json(r.outcome), r.details, r.narration,
+            self.replaced, self.parsed and self.parsed.decode(), self.effective and self.effective.decode(),
+        ]  # fmt: skip  # in the order of the format
+        while parts[-1] is None:
+            parts.pop()
+        return dumps(parts)
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)

@@ -24,7 +24,9 @@ from counterfoil.core.entries import (
 )
 from counterfoil.core.jsontext import JsonValue, dumps, loads
 from counterfoil.core.limits import limits_from_json
-from counterfoil.core.turn import AuthorType, Usage
+from counterfoil.core.plain_bodies import written
+from counterfoil.core.turn import NO_USAGE, AuthorType, Usage
+from counterfoil.core.usual import filled
 
 GENESIS = b"\x00" * 32
 """The hash before the first entry of an interaction."""
@@ -32,17 +34,17 @@ GENESIS = b"\x00" * 32
 
 def encode(entry: Entry) -> tuple[bytes, bytes | None]:
     """The entry's body and content, as they are stored."""
+    try:
+        made = written(entry)
+    except UnicodeEncodeError:
+        made = None  # `dumps` puts U+FFFD for half a surrogate pair
+    if made is not None:
+        return made
     content = entry.content()
-    body: Fields = {
-        "kind": entry.kind,
-        "run": entry.run_id,
-        "thread": entry.thread_id,
-        "at": entry.at,
-        "seq": entry.sequence,
-        **entry.facts(),
-        "content": None if content is None else hashlib.sha256(content).hexdigest(),
-        "size_": None if content is None else len(content),
-    }
+    body = entry.facts()
+    if content is not None:
+        body["content"] = hashlib.sha256(content).hexdigest()
+        body["size_"] = len(content)
     return dumps(body), content
 
 
@@ -60,6 +62,7 @@ def decode(body: bytes, content: bytes | None, number: int) -> Entry:
     facts = loads(body)
     if not isinstance(facts, dict):
         raise ValueError(f"expected an entry's body, got {type(facts).__name__}")
+    facts = filled(facts)
     made = _DECODERS.get(str(facts.get("kind")))
     if made is None:
         raise ValueError(f"expected an entry of a known kind, got {facts.get('kind')!r}; is the program too old?")
@@ -106,22 +109,28 @@ def _queued(f: Fields, c: JsonValue) -> Entry:
 
 def _turn(f: Fields, c: JsonValue) -> Entry:
     calls = cast("list[list[str]]", f["calls"])
-    text, raws, reasoning = (
+    text, raws, *reasoning = (
         cast("tuple[str, list[str], JsonValue]", c)
         if c is not None
-        else (ERASED if f["head"] else "", [ERASED] * len(calls), None)
+        else (ERASED if f["head"] else "", [ERASED] * len(calls))
     )
     return TurnEntry(
         **head_of(f),  # type: ignore[arg-type]  # as above
         step=cast("int", f["step"]),
         text=text,
-        calls=tuple(CallRecord(c[0], c[1], c[2], raw, bool(c[3])) for c, raw in zip(calls, raws, strict=True)),
+        calls=tuple(_call(call, raw) for call, raw in zip(calls, raws, strict=True)),
         stop=cast("str", f["stop"]),
-        usage=Usage(*cast("list[int]", f["usage"])),
+        usage=NO_USAGE if f["usage"] is None else Usage(*cast("list[int]", f["usage"])),
         model=cast("str", f["model"]),
         offered=cast("str", f["offered"]),
-        reasoning=reasoning,
+        reasoning=reasoning[0] if reasoning else None,
     )
+
+
+def _call(call: list[str], raw: str) -> CallRecord:
+    if len(call) == 2:  # noqa: PLR2004  # its id, which is the provider's too, and the tool
+        return CallRecord(call[0], call[0], call[1], raw)
+    return CallRecord(call[0], call[1], call[2], raw, bool(call[3]))
 
 
 def _paused(f: Fields, _: JsonValue) -> Entry:

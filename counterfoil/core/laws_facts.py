@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias, get_args
 
 from counterfoil.core.jsontext import JsonValue, loads
+from counterfoil.core.usual import filled
 
 Kind: TypeAlias = Literal[
     "changed-bytes",
@@ -94,7 +95,7 @@ class Problem:
 
 
 def read_facts(body: bytes) -> Facts:
-    """The parsed body.
+    """The parsed body, with what it leaves out as usual.
 
     Raises:
         ValueError: the bytes are no JSON object.
@@ -102,7 +103,7 @@ def read_facts(body: bytes) -> Facts:
     facts = loads(body)
     if not isinstance(facts, dict):
         raise ValueError(f"expected an object, got {type(facts).__name__}")
-    return facts
+    return filled(facts)
 
 
 def number(facts: Facts, name: str) -> int:

@@ -92,7 +92,7 @@ def _calls(facts: Facts) -> list[CallFacts]:
 
 def _call(call: JsonValue) -> CallFacts:
     match call:
-        case [str(call_id), _, str(tool_name), *_]:
+        case [str(call_id), str(tool_name)] | [str(call_id), _, str(tool_name), *_]:
             return CallFacts(call_id, tool_name)
         case _:
             raise ValueError(f"expected id, provider's id and tool of a call, got {call!r:.80}")

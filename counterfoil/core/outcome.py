@@ -167,6 +167,16 @@ ToolOutcome: TypeAlias = "Succeeded | Failed | Denied | Rejected | Skipped | Can
 
 SUCCEEDED = Succeeded()
 
+OUTCOMES: Mapping[type[ToolOutcome], str] = {
+    Succeeded: "succeeded",
+    Failed: "failed",
+    Denied: "denied",
+    Rejected: "rejected",
+    Skipped: "skipped",
+    Cancelled: "cancelled",
+}
+"""What each is called where it is written."""
+
 
 def outcome_to_json(outcome: ToolOutcome) -> dict[str, JsonValue]:
     """The outcome as ``{"type": …}`` with its fields."""

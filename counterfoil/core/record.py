@@ -128,14 +128,15 @@ class Record:
     def apply(self, entry: Entry) -> None:
         """Take one more entry in."""
         run = self.runs.get(entry.run_id)
+        at, kind = entry.at, type(entry)
         if run is None:
-            run = self.runs[entry.run_id] = RunState(entry.run_id, last_at=entry.at)
+            run = self.runs[entry.run_id] = RunState(entry.run_id, last_at=at)
         self.tip = entry.entry
-        if run.status == "running":
-            run.seconds += (entry.at - run.last_at) / 1_000_000 if type(entry) is not ResumedEntry else 0.0
-        run.last_at = entry.at
+        if run.status == "running" and kind is not ResumedEntry:
+            run.seconds += (at - run.last_at) / 1_000_000
+        run.last_at = at
         try:
-            self._APPLY[type(entry)](self, run, entry)
+            self._APPLY[kind](self, run, entry)
         except KeyError:
             call_id = getattr(entry, "call_id", None)
             if call_id is None or call_id in run.call_ids:

@@ -50,6 +50,11 @@ def unanimous(batch: Sequence[CallState], advisory: Callable[[str], bool]) -> Ca
 
     Advisory tools and skipped duplicates do not count. Failed, denied, rejected, skipped and cancelled calls vote no.
     """
+    for call in batch:
+        if call.result is not None and call.result.result.terminate:
+            break
+    else:
+        return None
     last = None
     for call in batch:
         result = call.result

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from counterfoil.core.approval import Decision
@@ -83,9 +83,9 @@ class Log:
         self.encoded: list[tuple[bytes, bytes | None, bytes]] = []
         self.erased: dict[int, int] = {}
 
-    def append(self, entries: Iterable[Entry]) -> int:
-        log = self.entries
-        number = len(log)
+    def append(self, entries: Sequence[Entry]) -> int:
+        number = len(self.entries)
+        self.entries += entries
         for e in entries:
             number += 1
             e.entry = number
@@ -93,7 +93,6 @@ class Log:
             if width:
                 e.sequence = self.sequence
                 self.sequence += width
-            log.append(e)
         return number
 
     def encode(self) -> list[tuple[bytes, bytes | None, bytes]]:
@@ -165,7 +164,7 @@ class Run:
         """
         run_id, thread, calls = self.new.run_id, self.thread, self.calls
         after: dict[tuple[int, int], int] = {}
-        used: set[str] = set()
+        used: list[str] = []
         for e in entries:
             if e.run_id != run_id or (e.thread_id != thread and isinstance(e, (TurnEntry, CallEntry))):
                 raise UsageError(f"an entry of run {e.run_id}, thread {e.thread_id} is not of run {run_id}, {thread}")
@@ -173,7 +172,8 @@ class Run:
             if kind is StartEntry:
                 key = (e.step, e.index)  # type: ignore[attr-defined]  # mypy does not narrow by `is`
                 state = after[key] if key in after else calls.get(key, 0)
-                self._check_start(e, state, used)  # type: ignore[arg-type]  # as above
+                if not 0 <= state < e.attempt or e.approval_id is not None:  # type: ignore[attr-defined]  # as above
+                    self._check_start(e, state, used)  # type: ignore[arg-type]  # as above
                 after[key] = e.attempt  # type: ignore[attr-defined]  # as above
             elif kind is ResultEntry:
                 key = (e.step, e.index)  # type: ignore[attr-defined]  # as above
@@ -181,9 +181,11 @@ class Run:
                 if state < 0 or state != e.attempt:  # type: ignore[attr-defined]  # as above
                     raise Fenced(f"a call of run {run_id} has a result or a newer start already; read the run again")
                 after[key] = SETTLED
+            elif kind is WaitingEntry and self.asked is None:
+                self.asked = {}
         return after
 
-    def _check_start(self, e: StartEntry, state: int, used: set[str]) -> None:
+    def _check_start(self, e: StartEntry, state: int, used: list[str]) -> None:
         if not 0 <= state < e.attempt:
             raise Fenced(f"call {e.call_id} of run {e.run_id} was started or settled before; read the run again")
         if e.approval_id is None:
@@ -198,17 +200,15 @@ class Run:
             or (asked.entry.step, asked.entry.index) != (e.step, e.index)
         ):
             raise Fenced(f"approval {e.approval_id} of call {e.call_id} gives no start (any more); read the run again")
-        used.add(e.approval_id)
+        used.append(e.approval_id)
 
     def track(self, e: Entry) -> None:
         """Open, consume or close approvals as an entry that is now on record says."""
+        if self.asked is None:
+            return
         if isinstance(e, WaitingEntry):
-            if self.asked is None:
-                self.asked = {}
             self.close(e.step, e.index)
             self.asked[e.approval.id] = Asked(e)
-        elif self.asked is None:
-            return
         elif type(e) is ResultEntry:
             self.close(e.step, e.index)
         elif isinstance(e, StartEntry) and e.approval_id is not None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from counterfoil.adapters.stores.memory import due
 from counterfoil.adapters.stores.memory.state import Beat, Kept, Log, Run, matches, next_beat
 from counterfoil.core.approval import Approval, Decision, meant, settle
-from counterfoil.core.call_entries import DecidedEntry, WaitingEntry
+from counterfoil.core.call_entries import DecidedEntry
 from counterfoil.core.entries import CancelEntry, Entry
 from counterfoil.core.errors import Conflict, DefinitionError, Fenced, NotFound, NotPending
 from counterfoil.core.limits import FORGET_SECONDS, HEARTBEAT
@@ -199,9 +199,8 @@ class MemoryStore:
         if after:
             run.calls.update(after)
         last = log.append(entries)
-        for e in entries:
-            # The one kind that can change an approval before there is any is a WaitingEntry.
-            if run.asked is not None or type(e) is WaitingEntry:
+        if run.asked is not None:
+            for e in entries:
                 run.track(e)
         for report in reports:
             # Kept as text: the exception itself would hold on to every frame that it passed.

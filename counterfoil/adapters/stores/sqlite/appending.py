@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from counterfoil.adapters.stores.sqlite.database import SQL
-from counterfoil.adapters.stores.sqlite.known import SETTLED, KnownRun, Tip, WritingConnection
+from counterfoil.adapters.stores.sqlite.known import AT_ONCE, SETTLED, KnownRun, Tip, WritingConnection
 from counterfoil.core.call_entries import CallEntry, ResultEntry, StartEntry, WaitingEntry
 from counterfoil.core.codec import chain, encode
 from counterfoil.core.entries import Entry, TurnEntry
@@ -26,6 +26,7 @@ _ENTRY = 0xFFFFFFFF
 """Mask of the entry's number in its place."""
 _CONTINUES = range(0x80, 0xC0)
 """Bytes of UTF-8 that go on with a character."""
+_NO_CALL = None, None, None
 _CLOSE_OF_CALL = SQL["close_approvals_of_call"]
 
 
@@ -43,12 +44,13 @@ def rows_for(tip: Tip, run: int, entries: Sequence[Entry]) -> list[Row]:
         body, content = encode(e)
         digest = chain(digest, body)
         kind = type(e)
-        step = idx = slot = None
         if kind is StartEntry:
-            step, idx, slot = e.step, e.index, e.attempt  # type: ignore[attr-defined]  # mypy: no narrowing by `is`
+            call = e.step, e.index, e.attempt  # type: ignore[attr-defined]  # mypy: no narrowing by `is`
         elif kind is ResultEntry:
-            step, idx, slot = e.step, e.index, 0  # type: ignore[attr-defined]  # as above
-        rows.append((place, run, e.kind, step, idx, slot, e.sequence, sequence, body, content, digest))
+            call = e.step, e.index, 0  # type: ignore[attr-defined]  # as above
+        else:
+            call = _NO_CALL
+        rows.append((place, run, e.kind, *call, e.sequence, sequence, body, content, digest))
     tip.place, tip.hash, tip.sequence = place, digest, sequence
     return rows
 
@@ -72,22 +74,13 @@ def commit(db: WritingConnection, what: Commit) -> int:
         raise Fenced(f"run {lease.run_id} is held by another worker, or by none; claim it again")
     if expect is not None and expect != tip.place & _ENTRY:
         raise Behind
-    after = check(db, run, lease.run_id, entries)
+    after, is_plain = check(db, run, lease.run_id, entries)
     new_texts = _new_texts(db, lease.tenant, kept) if kept else ()
-    told = [
-        (
-            lease.tenant,
-            run.number,
-            r.tool_name,
-            None if r.code is None else str(r.code),
-            r.at_us,
-            dumps(r.to_json()),
-        )
-        for r in reports
-    ]
+    told = [_report_row(lease.tenant, run.number, r) for r in reports] if reports else ()
     db.rows += rows_for(tip, run.number, entries)
     run.calls.update(after)
-    track(db, run, entries)
+    if not is_plain or run.is_asking is not False:
+        track(db, run, entries)
     for report in told:
         db.execute(SQL["new_report"], report)
     for text in new_texts:
@@ -98,8 +91,69 @@ def commit(db: WritingConnection, what: Commit) -> int:
     return tip.place & _ENTRY
 
 
-def check(db: WritingConnection, run: KnownRun, run_id: str, entries: Sequence[Entry]) -> dict[tuple[int, int], int]:
+def _report_row(tenant: str, run: int, r: ToolErrorReport) -> Row:
+    return tenant, run, r.tool_name, None if r.code is None else str(r.code), r.at_us, dumps(r.to_json())
+
+
+def at_once(db: WritingConnection, lease: Lease, entries: Sequence[Entry]) -> int | None:
+    """As `commit`, in one statement, for turns, starts and results of a run that is well known and asks nobody.
+
+    None: it is something else, or refused; `commit` says what. Nothing is written then.
+    """
+    run = db.runs.get((lease.tenant, lease.run_id))
+    if run is None or not run.whole or run.is_asking is not False or run.epoch != lease.epoch or not run.owned:
+        return None
+    tip = db.tips.get(run.interaction)
+    if tip is None or len(entries) > AT_ONCE:
+        return None
+    run_id, thread, number = lease.run_id, run.thread, run.number
+    place, digest, sequence = tip.place, tip.hash, tip.sequence
+    after: dict[tuple[int, int], int] = {}
+    values: list[object] = []
+    for e in entries:
+        # The laws are those of `check`, and a row is that of `rows_for`, without their cases that are not met here.
+        if e.run_id != run_id or e.thread_id != thread:
+            return None
+        place += 1
+        e.entry = place & _ENTRY
+        if isinstance(e, TurnEntry):
+            e.sequence = sequence
+            sequence += e.width
+            body, content = encode(e)
+            digest = chain(digest, body)
+            values += place, number, "turn", None, None, None, e.sequence, sequence, body, content, digest
+            continue
+        kind = type(e)
+        if kind is not StartEntry and kind is not ResultEntry:
+            return None
+        key = e.step, e.index  # type: ignore[attr-defined]  # mypy: no narrowing by `is`
+        state, attempt = after[key] if key in after else run.calls.get(key, 0), e.attempt  # type: ignore[attr-defined]  # as above
+        if kind is StartEntry:
+            right = 0 <= state < attempt and e.approval_id is None  # type: ignore[attr-defined]  # as above
+            after[key] = slot = attempt
+        else:
+            right = 0 <= state == attempt
+            after[key], slot = SETTLED, 0
+        if not right:
+            return None
+        body, content = encode(e)
+        digest = chain(digest, body)
+        values += place, number, e.kind, *key, slot, e.sequence, sequence, body, content, digest
+    values += number, run.epoch
+    if not db.append_at_once(values, len(entries)):
+        db.forget()
+        return None
+    tip.place, tip.hash, tip.sequence = place, digest, sequence
+    run.calls.update(after)
+    return place & _ENTRY
+
+
+def check(
+    db: WritingConnection, run: KnownRun, run_id: str, entries: Sequence[Entry]
+) -> tuple[dict[tuple[int, int], int], bool]:
     """Refuse entries that would break a law; else the new state of each call that they start or settle.
+
+    True beside it: no entry opens or uses an approval.
 
     Raises:
         Fenced: a doubled start or result, a result of an old attempt, an approval that gives no start.
@@ -107,7 +161,8 @@ def check(db: WritingConnection, run: KnownRun, run_id: str, entries: Sequence[E
     """
     thread = run.thread
     after: dict[tuple[int, int], int] = {}
-    used: set[str] = set()
+    used: list[str] = []
+    is_plain = True
     for e in entries:
         if e.run_id != run_id or (e.thread_id != thread and isinstance(e, (TurnEntry, CallEntry))):
             raise UsageError(f"an entry of run {e.run_id}, thread {e.thread_id} is not of run {run_id}, {thread}")
@@ -115,7 +170,9 @@ def check(db: WritingConnection, run: KnownRun, run_id: str, entries: Sequence[E
         if kind is StartEntry:
             key = (e.step, e.index)  # type: ignore[attr-defined]  # mypy: no narrowing by `is`
             state = after[key] if key in after else run.state(db, key)
-            _check_start(db, run.number, e, state, used)  # type: ignore[arg-type]  # as above
+            if not 0 <= state < e.attempt or e.approval_id is not None:  # type: ignore[attr-defined]  # as above
+                is_plain = False
+                _check_start(db, run.number, e, state, used)  # type: ignore[arg-type]  # as above
             after[key] = e.attempt  # type: ignore[attr-defined]  # as above
         elif kind is ResultEntry:
             key = (e.step, e.index)  # type: ignore[attr-defined]  # as above
@@ -123,10 +180,12 @@ def check(db: WritingConnection, run: KnownRun, run_id: str, entries: Sequence[E
             if state < 0 or state != e.attempt:  # type: ignore[attr-defined]  # as above
                 raise Fenced(f"a call of run {run_id} has a result or a newer start already; read the run again")
             after[key] = SETTLED
-    return after
+        elif kind is WaitingEntry:
+            is_plain = False
+    return after, is_plain
 
 
-def _check_start(db: WritingConnection, run: int, e: StartEntry, state: int, used: set[str]) -> None:
+def _check_start(db: WritingConnection, run: int, e: StartEntry, state: int, used: list[str]) -> None:
     if not 0 <= state < e.attempt:
         raise Fenced(f"call {e.call_id} of run {e.run_id} was started or settled before; read the run again")
     if e.approval_id is None:
@@ -136,7 +195,7 @@ def _check_start(db: WritingConnection, run: int, e: StartEntry, state: int, use
     usable = asked is not None and asked[1:3] == key and asked[3] in ("approve", "rerun") and not asked[4]
     if not usable or e.approval_id in used:
         raise Fenced(f"approval {e.approval_id} of call {e.call_id} gives no start (any more); read the run again")
-    used.add(e.approval_id)
+    used.append(e.approval_id)
 
 
 def track(db: WritingConnection, run: KnownRun, entries: Sequence[Entry]) -> None:

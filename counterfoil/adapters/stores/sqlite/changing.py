@@ -41,7 +41,7 @@ def create(db: WritingConnection, new: NewRun) -> tuple[RunRow, bool]:
         at=new.created_at,
     )
     run.whole, run.is_asking = True, False
-    run.calls = check(db, run, new.run_id, new.entries)
+    run.calls, _ = check(db, run, new.run_id, new.entries)
     if interaction is None:
         interaction = cast("int", db.execute(SQL["new_interaction"], (tenant, new.interaction_id)).lastrowid)
         run.interaction = interaction

@@ -7,6 +7,7 @@ start of each transaction (PRAGMA data_version) and forgets everything when one 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 
 from counterfoil.adapters.stores.sqlite.database import SQL
 from counterfoil.core.codec import GENESIS
@@ -19,6 +20,13 @@ SETTLED = -1
 _RUN_AND_TIP = SQL["run_and_tip"]
 _CALL_STATE = SQL["call_state"]
 _APPEND = SQL["append"]
+_COLUMNS, _, _VALUES = _APPEND.partition("VALUES ")
+AT_ONCE = 3
+"""Entries that are appended as one statement, at most; a batch of many is a transaction."""
+_AT_ONCE = [
+    f"{_COLUMNS}SELECT * FROM (VALUES {', '.join([_VALUES] * n)}) {SQL['if_held']}"  # noqa: S608  # our own texts
+    for n in range(AT_ONCE + 1)
+]
 
 
 class Tip:
@@ -94,6 +102,21 @@ class WritingConnection(sqlite3.Connection):
         if self.rows:
             self.executemany(_APPEND, self.rows)
             self.rows.clear()
+
+    def append_at_once(self, values: Sequence[object], rows: int) -> bool:
+        """Append as one statement, a transaction by itself; False: what was known is not so, and nothing is written.
+
+        Another connection that has taken or released the run has changed its row; one that has appended to its
+        interaction has taken the first place.
+
+        Args:
+            values: those of each row, as in `rows`, and the run's number and epoch.
+            rows: how many there are.
+        """
+        try:
+            return self.execute(_AT_ONCE[rows], values).rowcount == rows
+        except sqlite3.IntegrityError:
+            return False
 
     def end(self) -> None:
         """End the transaction: everything is on the disk."""

@@ -111,35 +111,35 @@ class SqliteStore:
 
     async def create(self, new: NewRun) -> tuple[RunRow, bool]:
         """See `Store.create`."""
-        return await self._write.do(changing.create, new)
+        return await self._write.submit(changing.create, new)
 
     async def claim(self, row: RunRow, owner: Owner, quota: Quota | None = None) -> Lease | None:
         """See `Store.claim`."""
-        return await self._write.do(changing.claim, row, owner, quota)
+        return await self._write.submit(changing.claim, row, owner, quota)
 
     async def release(self, lease: Lease) -> None:
         """See `Store.release`."""
-        await self._write.do(changing.release, lease)
+        await self._write.submit(changing.release, lease)
 
     async def reopen(self, row: RunRow, owner: Owner) -> Lease | None:
         """See `Store.reopen`."""
-        return await self._write.do(changing.reopen, row, owner)
+        return await self._write.submit(changing.reopen, row, owner)
 
     async def lock(self, tenant: str, name: str, owner: Owner) -> bool:
         """See `Store.lock`."""
-        return await self._write.do(living.lock, self._watch, tenant, name, owner)
+        return await self._write.submit(living.lock, self._watch, tenant, name, owner)
 
     async def unlock(self, tenant: str, name: str, owner: Owner) -> None:
         """See `Store.unlock`."""
-        await self._write.do(living.unlock, tenant, name, owner)
+        await self._write.submit(living.unlock, tenant, name, owner)
 
     async def beat(self, owner: Owner, every: float = HEARTBEAT) -> None:
         """See `Store.beat`."""
-        await self._write.do(living.beat, owner, every)
+        await self._write.submit(living.beat, owner, every)
 
     async def leave(self, owner: Owner) -> None:
         """See `Store.leave`."""
-        await self._write.do(living.leave, owner)
+        await self._write.submit(living.leave, owner)
 
     async def workers(self) -> list[Beating]:
         """See `Store.workers`."""
@@ -160,22 +160,25 @@ class SqliteStore:
         expect: int | None = None,
     ) -> int:
         """See `Store.commit`."""
-        what = appending.Commit(lease, entries, change, reports, kept, expect)
         writer = self._writer or self._write
-        if kept or reports:
-            return await writer.submit_large(appending.commit, what)
+        is_large = bool(kept or reports)
         for e in entries:
             if type(e) is ResultEntry and e.size > LARGE:
-                return await writer.submit_large(appending.commit, what)
-        return await writer.do(appending.commit, what)
+                is_large = True
+        if change is None and expect is None and not is_large:
+            done = writer.at_once(lease, appending.at_once, lease, entries)
+            if done is not None:
+                return done
+        what = appending.Commit(lease, entries, change, reports, kept, expect)
+        return await (writer.submit_large if is_large else writer.submit)(appending.commit, what)
 
     async def post(self, tenant: str, run_id: str, entry: Entry) -> RunRow:
         """See `Store.post`."""
-        return await self._write.do(changing.post, tenant, run_id, entry)
+        return await self._write.submit(changing.post, tenant, run_id, entry)
 
     async def decide(self, tenant: str, run_id: str, call_id: str, decision: Decision) -> tuple[Approval, bool]:
         """See `Store.decide`."""
-        return await self._write.do(changing.decide, tenant, run_id, call_id, decision)
+        return await self._write.submit(changing.decide, tenant, run_id, call_id, decision)
 
     async def erase(self, tenant: str, run_id: str, at: int) -> int:
         """See `Store.erase`. The bytes leave the file and its log, unless another process reads just then."""

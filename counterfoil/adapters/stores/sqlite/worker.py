@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from asyncio import AbstractEventLoop, Future, Task, current_task, get_running_loop
+from asyncio import AbstractEventLoop, Future, get_running_loop
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar, TypeVarTuple
@@ -25,6 +25,8 @@ QUICK_SECONDS = 0.002
 """Where transactions take longer on average, they are not done in the loop's thread: others wait there."""
 RECENT = 8
 """About so many transactions make the average: a checkpoint, one in some hundreds, makes no disk slow."""
+ALONE = 2
+"""After so many groups of one job, all of one driver, it waits for no company."""
 SLOW_SECONDS = 1.0
 """For so long the thread does all of them, before the loop tries again."""
 
@@ -140,8 +142,8 @@ class Writer(Worker[WritingConnection]):
 
     A group is what one turn of the loop submits, or what waits while the thread works. Where the disk is
     quick and nobody else holds the file, a group is done in the loop's own thread: waking another one costs
-    more than the commit. A slow disk, a file that is held, and large jobs are the thread's. A task that has
-    been alone for some time need not wait for the end of the turn either.
+    more than the commit. A slow disk, a file that is held, and large jobs are the thread's. A driver that is
+    the only one to write need not wait for the end of the turn either.
     """
 
     def __init__(self, name: str, path: str, connect: Callable[[], WritingConnection]) -> None:
@@ -157,49 +159,40 @@ class Writer(Worker[WritingConnection]):
         self._slow_until = 0.0
         self._alone = 0
         """Groups of one job in a row."""
-        self._taker: Task[Any] | None = None
-        """Whose job was done at once in this turn of the loop."""
+        self._taker: object = None
+        """Who wrote last, of those that may do it at once."""
 
     def _opened(self, db: WritingConnection) -> None:
         # Who begins a transaction decides how long it may wait.
         db.execute("PRAGMA busy_timeout = 0")
         self._db = db
 
-    async def do(self, work: Callable[[WritingConnection, *Ts], T], *arguments: *Ts) -> T:
-        """Have a job of some microseconds done. Raises as `submit`."""
-        db = self._db
-        if self._alone < RECENT or self._waiting or db is None or not self._is_ours():
-            return await self.submit(work, *arguments)
-        task = current_task()
-        if self._taker is None:
-            self._taker = task
-            get_running_loop().call_soon(self._turn_over)
-        elif self._taker is not task:
+    def at_once(self, who: object, work: Callable[[WritingConnection, *Ts], T | None], *arguments: *Ts) -> T | None:
+        """What a job gives that is a transaction by itself; None: it was not done, and is to be submitted.
+
+        ``who`` writes: it is done where nobody else has written for some time, so that there is no company to wait for.
+        """
+        if who is not self._taker:
+            self._taker = who
             self._alone = 0
-            return await self.submit(work, *arguments)
+        db = self._db
         started = time.monotonic()
-        refusal: Exception | None = None
+        if self._alone < ALONE or self._waiting or db is None or not self._is_ours(started):
+            return None
         try:
-            db.begin()
-            try:
-                value = work(db, *arguments)
-            except (CounterfoilError, Refusal) as error:
-                refusal = error
-            db.end()
+            value = work(db, *arguments)
         except Exception:  # noqa: BLE001  # as in _flush
             _roll_back(db)
-            return await self.submit_large(work, *arguments)
+            return None
         except BaseException:
             _roll_back(db)
             raise
         self._took(started)
-        if refusal is not None:
-            raise refusal
         return value
 
-    def _is_ours(self) -> bool:
+    def _is_ours(self, now: float) -> bool:
         """The connection is free, and the disk quick."""
-        return self._last is None and self._handed == self._done and time.monotonic() >= self._slow_until
+        return self._last is None and self._handed == self._done and now >= self._slow_until
 
     def _took(self, started: float) -> None:
         ended = time.monotonic()
@@ -207,9 +200,6 @@ class Writer(Worker[WritingConnection]):
         if self._average > QUICK_SECONDS:
             self._average = 0.0
             self._slow_until = ended + SLOW_SECONDS
-
-    def _turn_over(self) -> None:
-        self._taker = None
 
     def submit(self, work: Callable[[WritingConnection, *Ts], T], *arguments: *Ts) -> Future[T]:
         """See `Worker.submit`; for a job of some microseconds."""
@@ -247,10 +237,10 @@ class Writer(Worker[WritingConnection]):
         if not jobs:
             return
         self._alone = self._alone + 1 if len(jobs) == 1 else 0
-        if db is None or not self._is_ours():
+        started = time.monotonic()
+        if db is None or not self._is_ours(started):
             self._hand_over()
             return
-        started = time.monotonic()
         try:
             db.begin()
             _transact(db, jobs)

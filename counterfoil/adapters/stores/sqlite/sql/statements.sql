@@ -13,6 +13,9 @@ WHERE r.tenant = ? AND r.id = ?
 INSERT INTO entries (place, run, kind, step, idx, slot, sequence, following, body, content, hash)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
+-- name: if_held
+WHERE (SELECT epoch FROM runs WHERE number = ? AND owner IS NOT NULL) = ?
+
 -- name: call_state
 SELECT min(slot), max(slot) FROM entries WHERE run = ? AND step = ? AND idx = ? AND slot IS NOT NULL
 
