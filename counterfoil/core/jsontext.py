@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from json.encoder import encode_basestring
 from typing import TypeAlias
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
@@ -46,6 +47,10 @@ def dumps(value: object) -> bytes:
     except PydanticSerializationError:
         # The one thing in plain JSON values that the writer refuses is a lone surrogate.
         return to_json(_clean(value, 0), inf_nan_mode="null")
+
+
+quoted = encode_basestring
+"""The JSON text of a string, as `dumps` writes it; half a surrogate pair stays what it is."""
 
 
 def loads(data: bytes | str) -> JsonValue:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from itertools import chain
 
 from counterfoil.adapters.stores.sqlite.database import SQL
 from counterfoil.core.codec import GENESIS
@@ -104,15 +103,18 @@ class WritingConnection(sqlite3.Connection):
             self.executemany(_APPEND, self.rows)
             self.rows.clear()
 
-    def append_at_once(self, run: KnownRun, rows: Sequence[tuple[object, ...]]) -> bool:
+    def append_at_once(self, values: Sequence[object], rows: int) -> bool:
         """Append as one statement, a transaction by itself; False: what was known is not so, and nothing is written.
 
         Another connection that has taken or released the run has changed its row; one that has appended to its
         interaction has taken the first place.
+
+        Args:
+            values: those of each row, as in `rows`, and the run's number and epoch.
+            rows: how many there are.
         """
-        values = (*chain.from_iterable(rows), run.number, run.epoch)
         try:
-            return self.execute(_AT_ONCE[len(rows)], values).rowcount == len(rows)
+            return self.execute(_AT_ONCE[rows], values).rowcount == rows
         except sqlite3.IntegrityError:
             return False
 

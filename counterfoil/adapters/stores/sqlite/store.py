@@ -161,17 +161,16 @@ class SqliteStore:
     ) -> int:
         """See `Store.commit`."""
         writer = self._writer or self._write
-        what = appending.Commit(lease, entries, change, reports, kept, expect)
-        if kept or reports:
-            return await writer.submit_large(appending.commit, what)
+        is_large = bool(kept or reports)
         for e in entries:
             if type(e) is ResultEntry and e.size > LARGE:
-                return await writer.submit_large(appending.commit, what)
-        if change is None and expect is None:
-            done = writer.at_once(lease, appending.at_once, what)
+                is_large = True
+        if change is None and expect is None and not is_large:
+            done = writer.at_once(lease, appending.at_once, lease, entries)
             if done is not None:
                 return done
-        return await writer.submit(appending.commit, what)
+        what = appending.Commit(lease, entries, change, reports, kept, expect)
+        return await (writer.submit_large if is_large else writer.submit)(appending.commit, what)
 
     async def post(self, tenant: str, run_id: str, entry: Entry) -> RunRow:
         """See `Store.post`."""
