@@ -18,6 +18,7 @@ TARGETS: Mapping[str, Mapping[str, str]] = {
     },
     "model": {
         "anthropic": "counterfoil.adapters.models.anthropic:open_model",
+        "google": "counterfoil.adapters.models.google:open_model",
         "openai": "counterfoil.adapters.models.openai:open_model",
         "openai-chat": "counterfoil.adapters.models.openai_chat:open_model",
         "scripted": "counterfoil.testing.models:open_scripted",
@@ -38,6 +39,7 @@ TARGETS: Mapping[str, Mapping[str, str]] = {
 _EXTRAS: Mapping[str, str] = {
     "anthropic": "pip install 'counterfoil[anthropic]'",
     "dbos": "pip install 'counterfoil[dbos]'",
+    "google": "pip install 'counterfoil[google]'",
     "openai": "pip install 'counterfoil[openai]'",
     "sqlalchemy": "pip install 'counterfoil[dbos]'",
     "psycopg": "pip install 'counterfoil[postgres]'",

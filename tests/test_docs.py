@@ -15,6 +15,7 @@ import counterfoil
 from counterfoil import ErrorCode, Limits, Policy
 from counterfoil.adapters import policy_toml
 from counterfoil.adapters.models.anthropic import AnthropicMessages
+from counterfoil.adapters.models.google import GoogleGemini
 from counterfoil.adapters.models.openai import OpenAIResponses
 from counterfoil.adapters.models.openai_chat import OpenAIChat
 from counterfoil.adapters.models.shared.sdk_model import SdkModel
@@ -128,7 +129,7 @@ def test_the_tables_of_the_models_page_leave_no_scheme_and_no_setting_out() -> N
     assert schemes == set(TARGETS["model"])
     taken = {
         name
-        for kind in (AnthropicMessages, OpenAIResponses, OpenAIChat, SdkModel)
+        for kind in (AnthropicMessages, GoogleGemini, OpenAIResponses, OpenAIChat, SdkModel)
         for name, parameter in inspect.signature(kind).parameters.items()
         if parameter.kind is parameter.KEYWORD_ONLY
     }

@@ -22,6 +22,16 @@ class TestAnthropicMessagesStrict(TestAnthropicMessages):
         return WIRES["anthropic strict"].model
 
 
+class TestGoogleGemini(ModelSuite):
+    @pytest.fixture
+    def fake(self):
+        return WIRES["google"].fake
+
+    @pytest.fixture
+    def make_model(self):
+        return WIRES["google"].model
+
+
 class TestOpenAIChat(ModelSuite):
     @pytest.fixture
     def fake(self):

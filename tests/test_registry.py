@@ -52,6 +52,7 @@ except ValueError as error:
     [
         ("model", "openai-chat", "openai", "pip install 'counterfoil[openai]'"),
         ("model", "anthropic", "anthropic", "pip install 'counterfoil[anthropic]'"),
+        ("model", "google", "google", "pip install 'counterfoil[google]'"),
         ("store", "postgresql", "psycopg", "pip install 'counterfoil[postgres]'"),
         ("dispatch", "dbos", "dbos", "pip install 'counterfoil[dbos]'"),
         ("dispatch", "dbos", "sqlalchemy", "pip install 'counterfoil[dbos]'"),

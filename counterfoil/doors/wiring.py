@@ -254,6 +254,7 @@ _EXTRAS: Final = (
     ("the command (extra cli)", ("typer", "rich"), "pip install 'counterfoil[cli]'"),
     ("the PostgreSQL store (extra postgres)", ("psycopg",), "pip install 'counterfoil[postgres]'"),
     ("models of Anthropic (extra anthropic)", ("anthropic",), "pip install 'counterfoil[anthropic]'"),
+    ("models of Google (extra google)", ("google-genai",), "pip install 'counterfoil[google]'"),
     ("models of OpenAI (extra openai)", ("openai",), "pip install 'counterfoil[openai]'"),
 )
 

@@ -116,6 +116,8 @@ class Asked:
     """By lower-case name."""
     fault: Fault | None
     """The rule that it broke."""
+    target: str = ""
+    """The path with its query."""
 
 
 class FakeServer(ABC):
@@ -132,6 +134,8 @@ class FakeServer(ABC):
     """What a client is given as the path of its base URL."""
     ending: ClassVar[str | None] = None
     """The data of the event that ends a stream properly, beside those of the turn itself."""
+    objects: ClassVar[bool] = False
+    """The arguments of calls are JSON objects on the wire and not text, so that broken ones cannot come."""
 
     def __init__(self, script: Iterable[Script] = (), *, key: str | None = None) -> None:
         self._script = list(script)
@@ -171,6 +175,14 @@ class FakeServer(ABC):
     @abstractmethod
     def choice(self, body: dict[str, Any]) -> str:
         """Which choice of tools a request leaves: ``auto``, ``required`` or ``none``."""
+
+    def serves(self, target: str) -> bool:
+        """Whether there is such a call."""
+        return target == self.path
+
+    def streams(self, asked: Asked) -> bool:
+        """Whether a request asks for the answer as it comes."""
+        return bool(asked.body.get("stream"))
 
     def key_of(self, headers: Mapping[str, str]) -> str:
         """The key that a request has; empty for none."""
@@ -243,7 +255,7 @@ class FakeServer(ABC):
             case Whole():
                 await _send(writer, "200 OK", reply.body, {})
             case Play():
-                await self._play(reader, writer, reply, self.asked[-1].body)
+                await self._play(reader, writer, reply, self.asked[-1])
             case Chunks():
                 await self._stream(reader, writer, reply.chunks, reply.then)
 
@@ -251,14 +263,15 @@ class FakeServer(ABC):
         def wrong(said: str, status: int = 400, fault: Fault | None = None) -> tuple[Reply, Fault | None]:
             return Refusal(status, said, kind="invalid_request_error", code=fault.code if fault else None), fault
 
-        if not line.startswith(f"POST {self.path} "):
+        method, _, target = line.removesuffix(" HTTP/1.1").partition(" ")
+        if method != "POST" or not self.serves(target):
             return wrong(f"no such call: {line}", 404)
         try:
             body = json.loads(raw)
         except ValueError:
             body = None
         fault = Fault("the body is no JSON") if body is None else self.fault_of(body)
-        self.asked.append(Asked(raw, body if isinstance(body, dict) else {}, headers, fault))
+        self.asked.append(Asked(raw, body if isinstance(body, dict) else {}, headers, fault, target))
         if self._key is not None and self.key_of(headers) != self._key:
             return wrong(f"the key {self.key_of(headers)} is wrong", 401)
         if fault is not None:
@@ -269,10 +282,8 @@ class FakeServer(ABC):
         self._next += 1
         return (reply(body) if callable(reply) else reply), None
 
-    async def _play(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, play: Play, body: dict[str, Any]
-    ) -> None:
-        whole = None if body.get("stream") else self.whole_of(play)
+    async def _play(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, play: Play, asked: Asked) -> None:
+        whole = None if self.streams(asked) else self.whole_of(play)
         if whole is not None and play.then in ("done", "end"):
             await _send(writer, "200 OK", whole, {})
         else:

@@ -16,7 +16,7 @@ from counterfoil.core.call import Offer
 from counterfoil.core.call_entries import ResultEntry
 from counterfoil.core.entries import CallRecord, MessageEntry, TurnEntry
 from counterfoil.core.errors import ModelError
-from counterfoil.core.jsontext import JsonValue
+from counterfoil.core.jsontext import JsonValue, dumps, loads
 from counterfoil.core.result import ToolResult
 from counterfoil.core.turn import AuthorType
 from counterfoil.model import Item, Model, ModelEvent, ModelRequest, ModelTurn
@@ -131,6 +131,10 @@ class At:
             async for _ in self.model.respond(asked or request()):
                 pass
         return caught.value
+
+    def came(self, arguments: str) -> str:
+        """Arguments as they come over this wire: the text itself, or the same JSON as we write it."""
+        return dumps(loads(arguments)).decode() if self.server.objects else arguments
 
     @property
     def last(self) -> Asked:

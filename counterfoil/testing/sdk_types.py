@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import json
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -28,6 +29,24 @@ def sdk_fault(home: str, name: str, body: Any) -> Fault | None:
         worst = max(error.errors(include_url=False), key=lambda line: len(line["loc"]))
         place = ".".join(str(part) for part in worst["loc"] if not str(part).startswith(("list[", "union[")))
         return Fault(f"the SDK's {name} refuses it: {worst['msg']}", place)
+    return None
+
+
+def sdk_model_fault(home: str, name: str, value: Any, place: str) -> Fault | None:
+    """What a value breaks of the Pydantic model ``name`` in ``home``; None where the SDK is not installed.
+
+    Fields that the model does not know are refused as the model itself does it.
+    """
+    try:
+        kind = getattr(importlib.import_module(home), name)
+    except ImportError:
+        return None
+    try:
+        kind.model_validate_json(json.dumps(value))
+    except ValidationError as error:
+        worst = max(error.errors(include_url=False), key=lambda line: len(line["loc"]))
+        inner = ".".join(map(str, worst["loc"]))
+        return Fault(f"the SDK's {name} refuses it: {worst['msg']}", f"{place}.{inner}")
     return None
 
 

@@ -55,8 +55,8 @@ class SdkModel(ABC):
     """The wire's name, which is the scheme of its models too."""
     fixed: ClassVar[frozenset[str]]
     """Fields of the body that no parameter may set: the answer could not be read, or a law would be broken."""
-    failures: ClassVar[type[Exception]]
-    """What every error of the SDK is."""
+    failures: ClassVar[type[Exception] | tuple[type[Exception], ...]]
+    """What every error of the SDK is, and those of its connections where they are none."""
 
     def __init__(
         self,
@@ -154,13 +154,10 @@ class SdkModel(ABC):
                 async for piece in pieces:
                     for event in answer.add(piece):
                         yield event
-        except (
-            self.failures,
-            ValueError,
-            TypeError,
-            AttributeError,
-            LookupError,
-        ) as error:  # beside the first: no such piece
+        except Exception as error:
+            # Beside the SDK's own: what a piece raises that has no such form.
+            if not isinstance(error, (self.failures, ValueError, TypeError, AttributeError, LookupError)):
+                raise
             # What is lost after the end of the turn is its usage at most.
             failure = None if answer.finish else self.failure_of(error, client)
         # Raised out here so that it carries no cause: a cause may quote a header with the key.
@@ -202,7 +199,11 @@ class SdkModel(ABC):
         """Close the connections of this event loop; it can be used again. A given client is left alone."""
         client = self._clients.pop(asyncio.get_running_loop(), None)
         if client is not None:
-            await client.close()
+            await self.closed(client)
+
+    async def closed(self, client: Any) -> None:
+        """Close a client that `made` made."""
+        await client.close()
 
     def client(self) -> Any:
         """The client of this event loop.
