@@ -5,12 +5,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from counterfoil.adapters.models.anthropic import AnthropicMessages
-from counterfoil.adapters.models.openai import OpenAIResponses
-from counterfoil.adapters.models.openai_chat import OpenAIChat
-from counterfoil.testing.fake_anthropic import FakeAnthropic
 from counterfoil.adapters.models.google import GoogleGemini
 from counterfoil.adapters.models.openai import OpenAIResponses
 from counterfoil.adapters.models.openai_chat import OpenAIChat
+from counterfoil.testing.fake_anthropic import FakeAnthropic
 from counterfoil.testing.fake_google import FakeGoogle
 from counterfoil.testing.fake_openai import FakeOpenAI
 from counterfoil.testing.fake_responses import FakeResponses
