@@ -65,7 +65,7 @@ def by_way_of_a_dict(entry: Entry) -> tuple[bytes, bytes | None]:
 @law("11.chain")
 @pytest.mark.parametrize("kind", PLAIN)
 def test_a_plain_entry_has_the_same_bytes(kind: type[Entry]) -> None:
-    @settings(max_examples=50)
+    @settings(max_examples=50, deadline=None)
     @given(PLAIN[kind])
     def same(entry: Entry) -> None:
         made = written(entry)
@@ -79,7 +79,7 @@ def test_a_plain_entry_has_the_same_bytes(kind: type[Entry]) -> None:
 @law("11.chain")
 @pytest.mark.parametrize("kind", ENTRIES)
 def test_any_other_is_left_to_the_dict_or_has_the_same_bytes(kind: type[Entry]) -> None:
-    @settings(max_examples=50)
+    @settings(max_examples=50, deadline=None)
     @given(ENTRIES[kind])
     def same(entry: Entry) -> None:
         assert written(entry) in (None, by_way_of_a_dict(entry))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from json.encoder import encode_basestring
 from typing import TypeAlias
 
 from pydantic_core import PydanticSerializationError, from_json, to_json
@@ -49,7 +48,7 @@ def dumps(value: object) -> bytes:
         return to_json(_clean(value, 0), inf_nan_mode="null")
 
 
-quoted = encode_basestring
+quoted = json.encoder.encode_basestring
 """The JSON text of a string, as `dumps` writes it; half a surrogate pair stays what it is."""
 
 
