@@ -118,7 +118,8 @@ def one_story(url: str, folder: Path, point: int, name: str, recovery: Recovery)
     with other or begin(url, folder, 0, recovery) as again:
         _, errors = again.communicate("go on\n", timeout=120)
     assert again.returncode == 0, f"{name}: {errors[-2000:]}"
-    if other and killed.returncode == 0:
+    if other and not (folder / "effects.died").exists():
+        assert killed.returncode == 0, f"{name}: {killed.stderr[-2000:]}"
         return None
     run, entries, problems = asyncio.run(read(url))
     assert run is not None

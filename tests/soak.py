@@ -431,11 +431,13 @@ def one(store: str, folder: Path, seed: int, given: argparse.Namespace) -> bool:
             idle=not given.no_idle,
         )  # fmt: skip  # rows by what belongs together
         verdict = asyncio.run(soak(plan))
+        print(json.dumps({"store": store, "seed": seed, **verdict.figures}), flush=True)
         if not given.no_recovery:
             measure(folder, fresh, verdict)
     for problem in verdict.problems:
         print(problem)
-    print(json.dumps({"store": store, "seed": seed, "problems": len(verdict.problems), **verdict.figures}), flush=True)
+    recovery = {name: figure for name, figure in verdict.figures.items() if name.startswith("recovery")}
+    print(json.dumps({"store": store, "problems": len(verdict.problems), **recovery}), flush=True)
     return not verdict.problems
 
 
