@@ -86,6 +86,10 @@ class Leash:
 
 def _close(coro: Coroutine[Any, Any, Any]) -> None:
     try:
+        # In Python 3.11 a close alone leaves an async generator that is awaited as one that runs for ever.
+        coro.throw(asyncio.CancelledError())
         coro.close()
+    except (StopIteration, asyncio.CancelledError):
+        return
     except Exception:  # it goes on in spite of everything: it is left where it is
         log.warning("a coroutine that was left did not end", exc_info=True)

@@ -183,3 +183,27 @@ def test_one_that_has_ended_is_let_go_of_without_a_word():
         assert await held(soon(), leash) == 1
 
     go(main())
+
+
+def test_an_async_generator_that_is_left_ends_and_nothing_is_logged(caplog):
+    ended = []
+
+    async def stream():
+        try:
+            yield await asyncio.Event().wait()
+        finally:
+            ended.append(1)
+
+    async def read():
+        async for _ in stream():
+            pass
+
+    async def main():
+        leash, coro = Leash(), read()
+        asyncio.get_running_loop().call_soon(leash.let_go)
+        with pytest.raises(asyncio.CancelledError):
+            await leash.hold(coro, coro.send(None))
+        assert ended == [1]
+
+    asyncio.run(main())
+    assert caplog.text == ""
