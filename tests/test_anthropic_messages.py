@@ -414,6 +414,9 @@ def test_thinking_goes_back_unchanged_and_in_its_place() -> None:
     [
         pytest.param([thought("r"), text("Yes.")], {"words": "No."}, [thought("r"), text("No.")], id="a changed text"),
         pytest.param(
+            [thought("r"), text("Yes.")], {"words": "Yes. No."}, [thought("r"), text("Yes. No.")], id="a longer text"
+        ),
+        pytest.param(
             [text("One."), thought("r"), text("Two.")],
             {"words": "One. Two!"},
             [thought("r"), text("One. Two!")],
