@@ -140,8 +140,13 @@ class HookList:
     on_event: tuple[Any, ...] = field(default=())
 
 
+NO_HOOKS = HookList()
+
+
 def join_hooks(*hooks: Hooks | Sequence[Hooks] | None) -> HookList:
     """All hooks in one list for each place."""
-    flat: list[Hooks] = [h for group in hooks for h in _many(group)]
+    flat: list[Hooks] = [h for group in hooks if group is not None for h in _many(group)]
+    if not flat:
+        return NO_HOOKS
     names = ("before_call", "after_call", "before_model", "after_model", "on_tool_error", "on_event")
     return HookList(*(tuple(f for h in flat for f in _many(getattr(h, n))) for n in names))

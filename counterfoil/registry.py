@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
@@ -49,6 +50,7 @@ _EXTRAS: Mapping[str, str] = {
 """What to type when this top-level module is missing."""
 
 
+@functools.lru_cache
 def resolve(kind: str, scheme: str) -> Callable[..., Any]:
     """The factory of a scheme, such as ``resolve("store", "sqlite")``; its signature is that of its kind.
 
