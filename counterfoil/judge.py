@@ -237,7 +237,9 @@ def over_budget(env: Env, call: CallState) -> str | None:
         position = len(env.run.calls) - len(env.run.batch) + call.index + 1
         if position > calls:
             return f"{calls} tool calls"
-    return spent(env.run, env.limits)
+    limits = env.limits
+    counted = limits.tokens is not None or limits.cost is not None or limits.seconds is not None
+    return spent(env.run, limits) if counted else None
 
 
 def out_of_budget(call: CallState, known: Ready | Asks | None, why: str) -> Refused:

@@ -12,7 +12,7 @@ from counterfoil.core.content import Text
 from counterfoil.core.entries import CallRecord, Entry, TurnEntry
 from counterfoil.core.jsontext import dumps
 from counterfoil.core.outcome import SUCCEEDED
-from counterfoil.core.plain_bodies import written
+from counterfoil.core.plain_bodies import WRITERS
 from counterfoil.core.result import seal
 from counterfoil.core.turn import NO_USAGE, Usage
 from tests.marks import law
@@ -52,6 +52,11 @@ PLAIN: dict[type[Entry], st.SearchStrategy[Entry]] = {
         duration=COUNTS,
     ),
 }
+
+
+def written(entry: Entry) -> tuple[bytes, bytes] | None:
+    write = WRITERS.get(type(entry))
+    return None if write is None else write(entry)
 
 
 def by_way_of_a_dict(entry: Entry) -> tuple[bytes, bytes | None]:

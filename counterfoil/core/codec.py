@@ -24,7 +24,7 @@ from counterfoil.core.entries import (
 )
 from counterfoil.core.jsontext import JsonValue, dumps, loads
 from counterfoil.core.limits import limits_from_json
-from counterfoil.core.plain_bodies import written
+from counterfoil.core.plain_bodies import WRITERS
 from counterfoil.core.turn import NO_USAGE, AuthorType, Usage
 from counterfoil.core.usual import filled
 
@@ -34,12 +34,14 @@ GENESIS = b"\x00" * 32
 
 def encode(entry: Entry) -> tuple[bytes, bytes | None]:
     """The entry's body and content, as they are stored."""
-    try:
-        made = written(entry)
-    except UnicodeEncodeError:
-        made = None  # `dumps` puts U+FFFD for half a surrogate pair
-    if made is not None:
-        return made
+    write = WRITERS.get(type(entry))
+    if write is not None:
+        try:
+            made = write(entry)
+        except UnicodeEncodeError:
+            made = None
+        if made is not None:
+            return made
     content = entry.content()
     body = entry.facts()
     if content is not None:

@@ -15,21 +15,7 @@ from counterfoil.core.entries import Entry, TurnEntry
 from counterfoil.core.jsontext import dumps, quoted
 from counterfoil.core.outcome import Succeeded
 from counterfoil.core.turn import NO_USAGE
-from counterfoil.core.usual import USUAL_MOST, usual_key
-
-
-def written(entry: Entry) -> tuple[bytes, bytes] | None:
-    """Body and content; None: they are written by way of a dict.
-
-    Raises:
-        UnicodeEncodeError: a text holds half a surrogate pair; as above.
-    """
-    write = _WRITERS.get(type(entry))
-    return None if write is None or entry.thread_id is not None else write(entry)
-
-
-def _hashed(body: str, content: bytes) -> tuple[bytes, bytes]:
-    return f'{body},"content":"{sha256(content).hexdigest()}","size_":{len(content)}}}'.encode(), content
+from counterfoil.core.usual import USUAL_MOST
 
 
 def _turn(e: TurnEntry) -> tuple[bytes, bytes] | None:
@@ -39,7 +25,7 @@ def _turn(e: TurnEntry) -> tuple[bytes, bytes] | None:
             return None
         calls.append(f"[{quoted(c.call_id)},{quoted(c.tool_name)}]")
         raws.append(quoted(c.raw))
-    if e.reasoning is not None or not calls or not e.sequence:
+    if e.thread_id is not None or e.reasoning is not None or not calls or not e.sequence:
         return None
     body = (
         f'{{"kind":"turn","run":{quoted(e.run_id)},"at":{e.at},"seq":{e.sequence},"step":{e.step},'
@@ -55,7 +41,8 @@ def _turn(e: TurnEntry) -> tuple[bytes, bytes] | None:
         body += f',"model":{quoted(e.model)}'
     if e.text:
         body += ',"head":1'
-    return _hashed(body, f"[{quoted(e.text)},[{','.join(raws)}]]".encode())
+    content = f"[{quoted(e.text)},[{','.join(raws)}]]".encode()
+    return f'{body},"content":"{sha256(content).hexdigest()}","size_":{len(content)}}}'.encode(), content
 
 
 def _start(e: StartEntry) -> tuple[bytes, bytes] | None:
@@ -67,20 +54,24 @@ def _start(e: StartEntry) -> tuple[bytes, bytes] | None:
         or e.lock is not None
         or e.parsed is not None
         or e.most != USUAL_MOST
-        or e.key != usual_key(e.run_id, e.step, e.index)
+        or e.thread_id is not None
+        or e.key != f"{e.run_id}:{e.step}:{e.index}"  # as `usual_key`
     ):
         return None
+    content = e.effective
     body = (
         f'{{"kind":"start","run":{quoted(e.run_id)},"at":{e.at},"step":{e.step},"index":{e.index},'
-        f'"callId":{quoted(e.call_id)},"toolName":{quoted(e.tool_name)},"attempt":{e.attempt}'
+        f'"callId":{quoted(e.call_id)},"toolName":{quoted(e.tool_name)},"attempt":{e.attempt},'
+        f'"content":"{sha256(content).hexdigest()}","size_":{len(content)}}}'
     )
-    return _hashed(body, e.effective)
+    return body.encode(), content
 
 
 def _result(e: ResultEntry) -> tuple[bytes, bytes] | None:
     r = e.result
     if (
-        type(r.outcome) is not Succeeded
+        e.thread_id is not None
+        or type(r.outcome) is not Succeeded
         or len(r.content) != 1
         or type(r.content[0]) is not Text
         or r.terminate
@@ -100,16 +91,22 @@ def _result(e: ResultEntry) -> tuple[bytes, bytes] | None:
         or e.over is not None
     ):
         return None
+    content = f"[[{quoted(r.content[0].text)}]]".encode()
     body = (
         f'{{"kind":"result","run":{quoted(e.run_id)},"at":{e.at},"step":{e.step},"index":{e.index},'
         f'"callId":{quoted(e.call_id)},"toolName":{quoted(e.tool_name)},"outcome":"succeeded","attempt":{e.attempt},'
-        f'"startedAt":{e.started_at},"duration":{e.duration},"size":{e.size}'
+        f'"startedAt":{e.started_at},"duration":{e.duration},"size":{e.size},'
+        f'"content":"{sha256(content).hexdigest()}","size_":{len(content)}}}'
     )
-    return _hashed(body, f"[[{quoted(r.content[0].text)}]]".encode())
+    return body.encode(), content
 
 
-_WRITERS: Mapping[type[Entry], Callable[[Any], tuple[bytes, bytes] | None]] = {  # type: ignore[explicit-any]  # each takes its own kind
+WRITERS: Mapping[type[Entry], Callable[[Any], tuple[bytes, bytes] | None]] = {  # type: ignore[explicit-any]  # each takes its own kind
     TurnEntry: _turn,
     StartEntry: _start,
     ResultEntry: _result,
 }
+"""What writes an entry of a kind: body and content, or None, where they are to be written by way of a dict.
+
+It raises UnicodeEncodeError where a text holds half a surrogate pair, which a dict's writer replaces.
+"""

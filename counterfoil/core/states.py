@@ -82,7 +82,8 @@ def limit_reached(run: RunState, limits: Limits) -> str | None:
         return f"{limits.consecutive_failures} failed steps in a row"
     if limits.calls is not None and len(run.calls) > limits.calls:
         return f"{limits.calls} tool calls"
-    return spent(run, limits)
+    counted = limits.tokens is not None or limits.cost is not None or limits.seconds is not None
+    return spent(run, limits) if counted else None
 
 
 def spent(run: RunState, limits: Limits) -> str | None:

@@ -175,9 +175,11 @@ class Writer(Worker[WritingConnection]):
         if who is not self._taker:
             self._taker = who
             self._alone = 0
+        if self._alone < ALONE or self._waiting:
+            return None
         db = self._db
         started = time.monotonic()
-        if self._alone < ALONE or self._waiting or db is None or not self._is_ours(started):
+        if db is None or not self._is_ours(started):
             return None
         try:
             value = work(db, *arguments)
