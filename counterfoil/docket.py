@@ -17,7 +17,7 @@ from counterfoil.core.limits import ATTEMPTS
 from counterfoil.core.outcome import ErrorCode, Failed, ToolFailure
 from counterfoil.core.record import CallState
 from counterfoil.core.report import ToolErrorReport
-from counterfoil.core.turn import moment
+from counterfoil.core.turn import RUNS_NOTHING, moment
 from counterfoil.core.verdict import Verdict
 from counterfoil.driver import Driver
 from counterfoil.ending import make_report, not_again, with_edit, without_end
@@ -56,7 +56,7 @@ class Docket:
     def judge_new(self, calls: list[CallState], began: float) -> Coroutine[Any, Any, None] | None:
         """Judge calls that have nothing on record yet: at once where all may run, else by what it returns."""
         slow = self.drive.slow_judge or self.env.policy is not None
-        if slow or len(calls) > 1 or calls[0].turn.stop == "length":
+        if slow or len(calls) > 1 or calls[0].turn.stop in RUNS_NOTHING:
             return self._judge_new(calls, began)
         answer = judge(self.env, calls[0])
         if type(answer) is not Ready:
@@ -68,12 +68,12 @@ class Docket:
     async def _judge_new(self, calls: list[CallState], began: float, first: Word | None = None) -> None:
         """As `judge_new`; ``first`` is the gateway's word on the first call, if it was asked already."""
         repeats = duplicates(self.calls) if len(self.calls) > 1 else ()
-        truncated = calls[0].turn.stop == "length"
+        broken_off = calls[0].turn.stop in RUNS_NOTHING
         waits: list[CallState] = []
         slow = (self.drive.slow_judge or self.env.policy is not None) and len(calls) > 1
         for call in calls:
-            if truncated:
-                await self.take(call, cut_off(call.record.tool_name), began)
+            if broken_off:
+                await self.take(call, cut_off(call.record.tool_name, call.turn.stop), began)
             elif call.index in repeats:
                 await self.take(call, repeated(call.record.tool_name), began)
             elif slow:

@@ -366,6 +366,9 @@ def repeated(name: str) -> Refused:
     return refuse(Skipped(DUPLICATE, "framework"), words.duplicate(clip(name, NAME_CHARS)))
 
 
-def cut_off(name: str) -> Refused:
-    """The result of a call whose turn was cut off."""
-    return refuse(Skipped("cut off by the token limit", "framework"), words.cut_off(clip(name, NAME_CHARS)))
+def cut_off(name: str, stop: str) -> Refused:
+    """The result of a call whose turn was cut off, or refused."""
+    name = clip(name, NAME_CHARS)
+    if stop == "refusal":
+        return refuse(Skipped("the answer was refused", "framework"), words.refused(name))
+    return refuse(Skipped("cut off by the token limit", "framework"), words.cut_off(name))

@@ -16,7 +16,8 @@ Item: TypeAlias = "MessageEntry | TurnEntry | ResultEntry"
 """What a request holds, in reading order: messages, the model's turns, and each call's result."""
 
 StopReason: TypeAlias = Literal["end", "calls", "length", "refusal", "other"]
-"""Why a turn ended. ``length``: cut off by its token limit; none of its calls runs (contract 2.1)."""
+"""Why a turn ended. ``length``: cut off by its token limit; ``refusal``: the provider stopped it for its content, or
+the model refused. None of the calls of either runs (contract 2.1, decision 9)."""
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -209,6 +209,22 @@ def test_no_call_of_a_turn_that_was_cut_off_runs(place):
     go(main())
 
 
+@law("2.1.refusal", "2.1")
+def test_no_call_of_a_turn_that_was_refused_runs():
+    count, seen = counted()
+    desk = agent([[say("I must not", stop="refusal"), call("count", n=1, id="a")], say("Something else.")], count)
+
+    async def main():
+        run = await desk.run("go")
+        assert seen == []
+        (part,) = run.results
+        assert (part.skipped, part.author.type) == (True, "System")
+        assert "refusal" in told(desk)["a"]
+        assert (run.answer, run.steps) == ("Something else.", 2)
+
+    go(main())
+
+
 @both
 @law("2.7")
 @case("R131")

@@ -337,6 +337,9 @@ BROKEN: dict[str, tuple[Kind, Callable[[], list[StoredRow]]]] = {
     "a start in a turn cut off": (
         "order", lambda: rows(Write().begin().turn("c00", stop="length").start())
     ),
+    "a start in a turn that was refused": (
+        "order", lambda: rows(Write().begin().turn("c00", stop="refusal").start())
+    ),
     "a result that never started": ("order", lambda: rows(Write().begin().turn("c00").result())),
     "a result of an earlier attempt": (
         "order",

@@ -402,9 +402,11 @@ def test_a_turn_that_was_cut_off_says_so() -> None:
     book = Book()
     book.begin()
     book.turn(text="I was abou", stop="length")
+    book.turn(text="I cannot.", stop="refusal")
     book.turn(text="")
     assert [(row.text, row.notes) for row in of_kind("turn", book)] == [
         ("I was abou", ("cut off by its token limit",)),
+        ("I cannot.", ("refused",)),
         ("(no text)", ()),
     ]
 

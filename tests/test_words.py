@@ -48,6 +48,7 @@ CALLS: dict[str, list[str]] = {
     "skipped": [words.skipped("refund", "Quiet hours."), words.skipped("refund", "")],
     "duplicate": [words.duplicate("refund")],
     "cut_off": [words.cut_off("refund")],
+    "refused": [words.refused("refund")],
     "cut_off_answer": [words.cut_off_answer()],
     "cancelled": [
         words.cancelled("refund", started=False),
@@ -155,7 +156,7 @@ def test_a_rejection_says_that_a_person_refused_why_and_not_to_try_the_same_agai
 @pytest.mark.parametrize(
     "said",
     [words.denied("x", None), words.skipped("x", ""), words.duplicate("x"), words.cut_off("x"),
-     words.repeat_blocked("x"), words.cancelled("x", started=False)],
+     words.refused("x"),     words.repeat_blocked("x"), words.cancelled("x", started=False)],
 )  # fmt: skip  # a list of texts
 def test_whatever_did_not_start_says_that_nothing_ran(said: str) -> None:
     assert "Nothing ran" in said

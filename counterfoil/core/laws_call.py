@@ -14,6 +14,7 @@ from counterfoil.core.jsontext import loads
 from counterfoil.core.laws_facts import Facts, Found, flag, number, text, text_or_none
 from counterfoil.core.laws_state import Asked, CallFacts, Interaction, RunFacts
 from counterfoil.core.limits import ATTEMPTS
+from counterfoil.core.turn import RUNS_NOTHING
 
 
 def check_call(at: Interaction, run: RunFacts, facts: Facts, content: bytes | None) -> None:
@@ -33,8 +34,9 @@ def check_call(at: Interaction, run: RunFacts, facts: Facts, content: bytes | No
         message = f"an entry ({kind}) of a call of {tool_name} that step {step} did not make at place {index}"
         at.say("orphan-result", message)
     elif kind == "start":
-        if turn.stop == "length":
-            at.say("order", "a call of a turn that its token limit cut off has started")
+        if turn.stop in RUNS_NOTHING:
+            how = "its token limit cut off" if turn.stop == "length" else "ended as a refusal"
+            at.say("order", f"a call of a turn that {how} has started")
         at.say_all(_start(run, call, facts, content))
     elif kind == "waiting":
         at.say_all(_waiting(run, call, facts))

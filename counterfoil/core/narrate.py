@@ -38,6 +38,9 @@ ENDED_BY: Mapping[str, str] = {
 }
 """How a run ended, for a person."""
 
+TURN_ENDS: Mapping[str, str] = {"length": "cut off by its token limit", "refusal": "refused"}
+"""How a turn ended that ran nothing, for a person."""
+
 
 def one_line(text: str, most: int = LINE) -> str:
     """``text`` on one line of at most ``most`` characters, without what could move a terminal's cursor."""

@@ -23,7 +23,7 @@ from counterfoil.core.items import CallStateName
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.limits import DEFAULT_LIMITS, Limits
 from counterfoil.core.outcome import Failed
-from counterfoil.core.turn import NO_USAGE, Usage
+from counterfoil.core.turn import NO_USAGE, RUNS_NOTHING, Usage
 
 Item: TypeAlias = "MessageEntry | TurnEntry | ResultEntry"
 
@@ -196,7 +196,7 @@ class Record:
                 result: ResultEntry = done.result  # type: ignore[assignment]  # none of the batch is open
                 self.items.append(result)
                 failed = failed and type(result.result.outcome) is Failed
-            run.failed_steps = run.failed_steps + 1 if failed or call.turn.stop == "length" else 0
+            run.failed_steps = run.failed_steps + 1 if failed or call.turn.stop in RUNS_NOTHING else 0
 
     def _late(self, run: RunState, entry: LateEntry) -> None:
         call = run.call_ids[entry.call_id]

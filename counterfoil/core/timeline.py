@@ -24,7 +24,7 @@ from counterfoil.core.entries import (
     RunEntry,
     TurnEntry,
 )
-from counterfoil.core.narrate import ENDED_BY, decision_text, narration, notes, one_line, open_text
+from counterfoil.core.narrate import ENDED_BY, TURN_ENDS, decision_text, narration, notes, one_line, open_text
 from counterfoil.core.outcome import outcome_to_json
 from counterfoil.core.parts import call_part, participant, result_part
 from counterfoil.core.record import CallState, Record, RunState
@@ -148,8 +148,8 @@ def _paused_text(entry: PausedEntry, run: RunState, pending: dict[str, Approval]
 def _turn_rows(turn: TurnEntry, run: RunState) -> Iterator[Row]:
     if turn.head:
         row = _row(turn, run, "turn", ("Agent", ""), turn.text or "(no text)")
-        cut = ("cut off by its token limit",) if turn.stop == "length" else ()
-        yield replace(row, sequence=turn.sequence, step_index=turn.step, notes=cut)
+        said = (TURN_ENDS[turn.stop],) if turn.stop in TURN_ENDS else ()
+        yield replace(row, sequence=turn.sequence, step_index=turn.step, notes=said)
     for call in turn.calls:
         yield _call_row(run.call_ids[call.call_id], run)
 

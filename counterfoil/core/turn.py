@@ -95,3 +95,6 @@ class Usage:
 
 
 NO_USAGE = Usage()
+
+RUNS_NOTHING = ("length", "refusal")
+"""Stops of a turn none of whose calls runs: its token limit cut it off, or the provider or the model refused."""

@@ -94,6 +94,11 @@ def cut_off(tool: str) -> str:
     return f"{tool} was not run: the answer was cut off by its token limit, so its calls may be incomplete. Nothing ran. Try again, in shorter steps."
 
 
+def refused(tool: str) -> str:
+    """A call of a turn that ended as a refusal."""
+    return f"{tool} was not run: the answer that called it ended as a refusal, so none of its calls counts. Nothing ran. Go on without what was refused."
+
+
 def cut_off_answer() -> str:
     """An answer that its token limit cut off."""
     return "Your answer was cut off by its token limit. Answer again, shorter."

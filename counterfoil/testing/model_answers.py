@@ -73,6 +73,7 @@ class AnswerTests(ModelBench):
             pytest.param(Play("x", stop="length"), "length", id="length"),
             pytest.param(Play(calls=TWO, stop="length"), "length", id="length with calls"),
             pytest.param(Play("I cannot.", stop="refusal"), "refusal", id="refusal"),
+            pytest.param(Play("I cannot.", calls=TWO, stop="refusal"), "refusal", id="refusal with calls"),
             pytest.param(Play("x", stop="other"), "other", id="a reason that nobody knows"),
         ],
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from pydantic import BaseModel
 
 from counterfoil.agent import Agent
@@ -54,8 +55,8 @@ class RunTests(ModelBench):
         assert (run.status, run.answer) == ("completed", "4 and 10")
         assert texts == ["4", "Only numbers from 0.", "10"]
 
-    @awaited
-    async def test_a_turn_that_was_cut_off_runs_nothing(self, serve: Serve) -> None:
+    @pytest.mark.parametrize("stop", ["length", "refusal"])
+    def test_a_turn_that_was_cut_off_or_refused_runs_nothing(self, serve: Serve, stop: str) -> None:
         ran = []
 
         @tool
@@ -64,13 +65,18 @@ class RunTests(ModelBench):
             ran.append(cents)
             return "done"
 
-        play = Play(calls=[("c1", "refund", '{"cents": 100}'), ("c2", "refund", '{"cents"')], stop="length")
-        async with serve(play, Play("Sorry.")) as at:
-            run = await Agent("desk", at.model, tools=[refund]).run("Refund")
-            assert at.server.faults == []
-        assert ran == []
-        assert run.answer == "Sorry."
-        assert [type(part.result.outcome).__name__ for part in run.results] == ["Skipped", "Skipped"]
+        play = Play("So,", calls=[("c1", "refund", '{"cents": 100}'), ("c2", "refund", '{"cents"')], stop=stop)
+
+        @awaited
+        async def main() -> None:
+            async with serve(play, Play("Sorry.")) as at:
+                run = await Agent("desk", at.model, tools=[refund]).run("Refund")
+                assert at.server.faults == []
+            assert ran == []
+            assert run.answer == "Sorry."
+            assert [type(part.result.outcome).__name__ for part in run.results] == ["Skipped", "Skipped"]
+
+        main()
 
     @awaited
     async def test_null_means_the_default_where_the_field_takes_no_null(self, serve: Serve) -> None:

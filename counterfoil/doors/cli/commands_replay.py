@@ -10,6 +10,7 @@ from rich.text import Text
 
 from counterfoil.core.differences import Difference
 from counterfoil.core.jsontext import JsonValue
+from counterfoil.core.narrate import TURN_ENDS
 from counterfoil.doors.cli.common import RunArgument, Session, command, find_run
 from counterfoil.doors.cli.errors import Code
 from counterfoil.doors.cli.load import load_agent
@@ -93,8 +94,8 @@ def _print_step(console: Console, step: ReplayStep, *, full: bool) -> None:
         table.add_row("▸", Text("said", style="bold"), Text(_shown(step.turn.text, full=full)))
     for call in step.turn.calls:
         table.add_row("▸", Text(line(call.tool_name), style="bold"), Text(_shown(call.raw, full=full)))
-    if step.turn.stop == "length":
-        table.add_row("▸", "", "(cut off by the token limit)")
+    if step.turn.stop in TURN_ENDS:
+        table.add_row("▸", "", f"({TURN_ENDS[step.turn.stop]})")
     console.print(table)
 
 

@@ -112,7 +112,7 @@ class Answer:
         output = self._output()
         calls = [item for item in output if item.get("type") == "function_call"]
         refused = any(part.get("type") == "refusal" for item in output for part in _content(item))
-        stop: StopReason = "calls" if calls else "refusal" if refused else "end"
+        stop: StopReason = "refusal" if refused else "calls" if calls else "end"
         if self.finish == "incomplete":
             stop = _STOP.get((self._response.get("incomplete_details") or {}).get("reason", ""), "other")
         layout = list(_layout(output))
