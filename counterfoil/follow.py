@@ -31,8 +31,15 @@ class Followed(Protocol):
         """Whether this process drives the run now."""
 
 
-async def follow(runtime: Followed, row: RunRow, after: int) -> AsyncIterator[Event]:
-    """Events of a run after an entry until it ends or pauses; deltas and progress only while they happen here."""
+async def follow(runtime: Followed, row: RunRow, after: int, *, to_end: bool = False) -> AsyncIterator[Event]:
+    """Events of a run after an entry until it ends or pauses; deltas and progress only while they happen here.
+
+    Args:
+        runtime: of this process.
+        row: the run's.
+        after: the entry.
+        to_end: go on over pauses.
+    """
     store, run_id = runtime.store, row.run_id
     listener = runtime.hub.add(run_id)
     record = Record()
@@ -62,7 +69,7 @@ async def follow(runtime: Followed, row: RunRow, after: int) -> AsyncIterator[Ev
             state = record.runs.get(run_id)
             if state is not None and state.status not in OPEN:
                 return
-            if state is not None and state.status == "paused" and (paused or not fresh):
+            if not to_end and state is not None and state.status == "paused" and (paused or not fresh):
                 current = await store.run(row.tenant, run_id)
                 if current.status == "paused" and not current.runnable and not runtime.driving(run_id):
                     return

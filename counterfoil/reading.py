@@ -141,11 +141,17 @@ class Reading:
             await self.store.run(tenant, run_id)
         return await self.store.reports(tenant, ReportFilter(run_id, tool, code, since, limit))
 
-    async def events(self, run_id: str, *, after: int | None = None, tenant: str = "default") -> AsyncIterator[Event]:
-        """A run's events from the first, or after an entry, until it ends or pauses. Raises NotFound."""
+    async def events(
+        self, run_id: str, *, after: int | None = None, to_end: bool = False, tenant: str = "default"
+    ) -> AsyncIterator[Event]:
+        """A run's events from the first, or after an entry, until it ends; or pauses, unless ``to_end``.
+
+        Raises:
+            NotFound
+        """
         self._check()
         row = await self.store.run(tenant, run_id)
-        async for event in follow(self, row, after or 0):
+        async for event in follow(self, row, after or 0, to_end=to_end):
             yield event
 
     async def verify(

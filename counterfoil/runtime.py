@@ -122,6 +122,11 @@ class Runtime(Driving):
         if known is not agent:
             raise DefinitionError(f"{agent.name}: two agents have this name; runs find their agent by it")
 
+    @property
+    def opened(self) -> bool:
+        """Whether it is open."""
+        return self._open
+
     # life
 
     async def __aenter__(self) -> Self:

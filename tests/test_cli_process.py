@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from tests.floors import ROOT
@@ -309,3 +310,42 @@ def test_verify_on_a_terminal_shows_how_far_it_is_and_leaves_its_verdict(typed: 
     assert " entries read" in screen.read_until("ok: 1 run")
     assert process.wait(PATIENCE) == 0
     screen.rest()
+
+
+# --------------------------------------------------------------------------------------------- serving
+
+
+def serving(process: "subprocess.Popen[str]") -> str:
+    """The address of a server, once it serves."""
+    line = process.stderr.readline()
+    found = re.search(r"serving (http://\S+)", line)
+    assert found, line
+    return found[1]
+
+
+def test_serve_answers_until_it_is_told_to_end_and_gives_its_runs_back(typed: Any, tmp_path: Path) -> None:
+    process = typed("serve", "--dev", "--port", "0", "tests.cli_desk:waiting")
+    address = serving(process)
+    begun = httpx2.post(f"{address}/v1/runs", json={"agent": "waiting", "prompt": "Go"})
+    until((tmp_path / "go.began").exists, process)
+    process.send_signal(signal.SIGTERM)
+    (tmp_path / "go").touch()
+    code, _, error = done(process)
+    assert (code, error.splitlines()[-1]) == (0, "stopped")
+    worker = typed("work", "--once", "tests.cli_desk:waiting")
+    assert done(worker)[0] == 0
+    code, out, _ = done(typed("show", begun.json()["runId"], "--json"))
+    assert (code, json.loads(out)["answer"]) == (0, "It is done.")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--dev", "--host", "::"], "--dev asks for no key"),
+        (["--dev", "--host", "192.0.2.7"], "--dev asks for no key"),
+    ],
+)
+def test_serve_without_keys_listens_on_this_machine_alone(typed: Any, words: list[str], told: str) -> None:
+    code, _, error = done(typed("serve", *words))
+    assert code == 2
+    assert told in error

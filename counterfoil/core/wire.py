@@ -13,7 +13,7 @@ from counterfoil.core.jsontext import JsonValue, loads
 from counterfoil.core.outcome import outcome_to_json
 from counterfoil.core.parts import Part, message_part, participant, turn_parts
 from counterfoil.core.record import Record, RunState
-from counterfoil.core.turn import Author, moment
+from counterfoil.core.turn import Author, Usage, moment
 
 Fields: TypeAlias = dict[str, JsonValue]
 Source: TypeAlias = "MessageEntry | TurnEntry"
@@ -27,6 +27,17 @@ def date_json(date: datetime) -> str:
 def author_json(who: Author) -> Fields:
     """An author by field."""
     return {"id": who.id, "name": who.name, "type": who.type}
+
+
+def usage_json(usage: Usage) -> Fields:
+    """What turns cost, by field."""
+    return {
+        "inputTokens": usage.input_tokens,
+        "outputTokens": usage.output_tokens,
+        "cachedTokens": usage.cached_tokens,
+        "reasoningTokens": usage.reasoning_tokens,
+        "cost": usage.cost,
+    }
 
 
 def context_items(
@@ -100,7 +111,7 @@ def run_json(record: Record, run_id: str, interaction_id: str) -> Fields:
         KeyError: the record has no such run.
     """
     run = record.runs[run_id]
-    head, ended, usage = run.head, run.ended, run.usage
+    head, ended = run.head, run.ended
     return {
         "runId": run_id,
         "interactionId": interaction_id,
@@ -115,13 +126,7 @@ def run_json(record: Record, run_id: str, interaction_id: str) -> Fields:
         "steps": run.turns,
         "calls": len(run.calls),
         "waiting": sum(call.pending for call in run.batch),
-        "usage": {
-            "inputTokens": usage.input_tokens,
-            "outputTokens": usage.output_tokens,
-            "cachedTokens": usage.cached_tokens,
-            "reasoningTokens": usage.reasoning_tokens,
-            "cost": usage.cost,
-        },
+        "usage": usage_json(run.usage),
         "seconds": run.seconds,
         "createdAt": date_json(moment(head.at)) if head else None,
         "updatedAt": date_json(moment(run.last_at)),

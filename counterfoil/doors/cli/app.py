@@ -9,6 +9,7 @@ from counterfoil.doors.cli import (
     commands_read,
     commands_replay,
     commands_run,
+    commands_serve,
     commands_work,
 )
 from counterfoil.doors.cli.common import root_options
@@ -27,6 +28,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"]},
 )
 app.callback()(root_options)
-for part in (commands_run, commands_work, commands_read, commands_people, commands_check, commands_replay):
+for part in (
+    commands_run,
+    commands_serve,
+    commands_work,
+    commands_read,
+    commands_people,
+    commands_check,
+    commands_replay,
+):
     app.add_typer(part.app)
 app.add_typer(commands_policy.app, name="policy")

@@ -1,8 +1,6 @@
 """The command that works: a worker without HTTP."""
 
 import asyncio
-import signal
-from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -13,6 +11,7 @@ from counterfoil.doors.cli.ages import age, rate
 from counterfoil.doors.cli.common import Session, command
 from counterfoil.doors.cli.errors import Code, Stop
 from counterfoil.doors.cli.load import load_agents
+from counterfoil.doors.cli.signals import told_to_end
 from counterfoil.doors.cli.view import counted
 from counterfoil.runtime import Runtime
 
@@ -69,7 +68,7 @@ async def work(
         session.store, agents, pool=pool, max_runs=concurrency, dispatch=dispatch,
         quota=(tenant_running, starts, seconds), retain=None if retain is None else age("--retain", retain),
     )  # fmt: skip  # two rows
-    stop = _told_to_end()
+    stop = told_to_end()
     async with runtime:
         names = ", ".join(agent.name for agent in agents)
         session.out.note(f"working for {names} on {session.store.value}{'' if pool == 'default' else f', pool {pool}'}")
@@ -86,23 +85,6 @@ async def work(
             if not await runtime.drain(grace):
                 session.out.note("bodies that did not end in time are told to stop")
     return Code.DONE
-
-
-def _told_to_end() -> asyncio.Event:
-    """Set by the first Ctrl-C or SIGTERM."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    signals = (signal.SIGINT, signal.SIGTERM)
-
-    def end() -> None:
-        stop.set()
-        for number in signals:
-            loop.remove_signal_handler(number)  # a second one ends the process at once
-
-    for number in signals:
-        with suppress(NotImplementedError):  # where a loop knows no signals, Ctrl-C still raises
-            loop.add_signal_handler(number, end)
-    return stop
 
 
 async def _left(runtime: Runtime, agents: list[Agent]) -> str:

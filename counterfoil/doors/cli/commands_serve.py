@@ -1,0 +1,71 @@
+"""The command that serves: the HTTP API, with a worker inside."""
+
+import logging
+import sys
+from typing import Annotated
+
+import typer
+
+from counterfoil.doors import http, wiring
+from counterfoil.doors.cli.common import Session, command
+from counterfoil.doors.cli.errors import Code, Stop
+from counterfoil.doors.cli.load import load_agents
+from counterfoil.doors.cli.signals import told_to_end
+
+__all__ = ["app"]
+
+app = typer.Typer()
+
+GRACE_SECONDS = 30.0
+"""For bodies when it is told to end, as of `work`."""
+
+
+@command(app, data=False)
+async def serve(
+    session: Session,
+    modules: Annotated[
+        list[str] | None, typer.Argument(metavar="[MODULE …]", help="Modules with agents, or MODULE:AGENT.")
+    ] = None,
+    *,
+    host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", metavar="N", min=0, max=65535, help="The port; 0 takes a free one.")
+    ] = 8000,
+    dev: Annotated[
+        bool, typer.Option("--dev", help="Requests without a key may do everything; on this machine alone.")
+    ] = False,
+    grace: Annotated[
+        float, typer.Option("--grace", metavar="SECONDS", min=0, help="For bodies to end when it is told to end.")
+    ] = GRACE_SECONDS,
+) -> int:
+    """Serve the HTTP API, and drive the runs of the modules' agents.
+
+    Until Ctrl-C or SIGTERM. Then it takes up nothing more, ends the streams of events, lets bodies end, and gives each
+    run back where its next step would begin; a second Ctrl-C ends it at once.
+    """
+    http.needs_extra()
+    from counterfoil.doors.http.serving import bind, is_loopback
+    from counterfoil.doors.http.serving import serve as serve_app
+
+    if dev and not is_loopback(host):
+        raise Stop(f"--dev asks for no key, so it listens on this machine alone; leave out --dev or --host {host}")
+    agents = list(dict.fromkeys(agent for spec in modules or () for agent in load_agents(spec)))
+    if not dev:
+        raise Stop("a key is needed; --dev needs none on this machine")
+    stop = told_to_end()
+    logs = logging.getLogger("counterfoil.http")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logs.addHandler(handler)
+    logs.setLevel(logging.INFO)
+    logs.propagate = False
+    async with wiring.open_runtime(session.store, agents) as runtime:
+        served = http.create_app(runtime, dev=wiring.login() if dev else None)
+        with bind(host, port) as listening:
+            place = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
+            whole = await serve_app(
+                served, runtime, listening, stop, grace=grace,
+                started=lambda: session.out.note(f"serving {place} on {session.store.value}"),
+            )  # fmt: skip  # two rows
+        session.out.note("stopped" if whole else "bodies that did not end in time are told to stop")
+    return Code.DONE

@@ -1,0 +1,71 @@
+"""Who asks: the key of a request, whose it is and what it may do."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from fastapi import Depends, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from counterfoil.core.call import Caller
+from counterfoil.doors.http.problems import KINDS, Problem
+
+SCOPES: Final = ("run", "approve", "read", "threads", "admin")
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What a request may do, and in whose name."""
+
+    tenant: str
+    user: str | None
+    roles: tuple[str, ...]
+    scopes: frozenset[str]
+
+    @property
+    def caller(self) -> Caller:
+        """On whose behalf a run of this request works."""
+        return Caller(self.tenant, self.user, self.roles)
+
+    @property
+    def threads(self) -> bool:
+        """Whether it may see other threads than the main one."""
+        return "threads" in self.scopes
+
+
+_bearer = HTTPBearer(auto_error=False, description="A key of `counterfoil keys create`.")
+
+
+async def access_of(
+    request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+) -> Access:
+    """The access of a request.
+
+    Raises:
+        Problem: it has no key, or none that counts.
+    """
+    dev: Access | None = request.app.state.dev
+    if given is None and "authorization" not in request.headers and dev is not None:
+        return dev
+    raise Problem("unauthorized", KINDS["unauthorized"].example, {"WWW-Authenticate": "Bearer"})
+
+
+def needs(*scopes: str) -> Callable[..., Awaitable[Access]]:
+    """A dependency that gives the request's access if it has one of these scopes."""
+
+    async def check(access: Annotated[Access, Depends(access_of)]) -> Access:
+        if not access.scopes.intersection(scopes):
+            has = ", ".join(sorted(access.scopes)) or "none"
+            raise Problem("forbidden", f"this needs the scope {' or '.join(scopes)}, and the key has {has}")
+        return access
+
+    return check
+
+
+Reader = Annotated[Access, Depends(needs("read"))]
+Starter = Annotated[Access, Depends(needs("run"))]
+Decider = Annotated[Access, Depends(needs("approve"))]
+Inbox = Annotated[Access, Depends(needs("read", "approve"))]
+Admin = Annotated[Access, Depends(needs("admin"))]

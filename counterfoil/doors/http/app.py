@@ -1,0 +1,133 @@
+"""The application: all routes over one Runtime."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
+
+from counterfoil.core.errors import CounterfoilError
+from counterfoil.core.jsontext import JsonValue
+from counterfoil.doors.http import about, live, people, runs, shapes
+from counterfoil.doors.http.access import SCOPES, Access
+from counterfoil.doors.http.edge import REQUEST_ID, Edge
+from counterfoil.doors.http.problems import KINDS, Problem, answer, problem_of
+from counterfoil.runtime import Runtime
+
+log = logging.getLogger("counterfoil.http")
+
+MAX_BODY: Final = 1024 * 1024
+"""Bytes of a body, 1 MiB: a message of a person is a few thousand."""
+GZIP_OVER: Final = 1000
+"""Bytes of an answer from which on it is compressed; below, the head of a packet costs as much."""
+
+
+def create_app(runtime: Runtime, *, dev: str | None = None, max_body: int = MAX_BODY) -> FastAPI:
+    """The ASGI application.
+
+    Args:
+        runtime: open already, or opened and closed with the application.
+        dev: the user of requests without a key, who may do everything in the tenant ``default``: for a machine of
+            one's own, never for an address that others reach. None: every request needs a key.
+        max_body: bytes of a body.
+    """
+
+    @asynccontextmanager
+    async def life(app: FastAPI) -> AsyncIterator[None]:
+        app.state.leaving = asyncio.get_running_loop().create_future()
+        if runtime.opened:
+            yield
+            return
+        async with runtime:
+            yield
+
+    app = FastAPI(
+        title="Counterfoil", version=_version(), summary="Accountable tool calls: every call gets exactly one result.",
+        lifespan=life, docs_url=None, redoc_url=None, redirect_slashes=False,
+    )  # fmt: skip  # two rows
+    app.state.runtime = runtime
+    app.state.dev = None if dev is None else Access("default", dev, (), frozenset(SCOPES))
+    for part in (runs, live, people, about):
+        app.include_router(part.router)
+    for kind, handler in ((Problem, _told), (CounterfoilError, _told), (HTTPException, _http)):
+        app.add_exception_handler(kind, handler)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_middleware(GZipMiddleware, minimum_size=GZIP_OVER)
+    app.add_middleware(Edge, max_body=max_body)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's own way
+    return app
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("counterfoil")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+async def _told(_: Request, error: Exception) -> Response:
+    problem = problem_of(error)
+    if problem is None:
+        raise error
+    if problem.kind == "unavailable":
+        log.error("request %s: the store failed", REQUEST_ID.get(), exc_info=error)
+    return answer(problem, REQUEST_ID.get())
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    """What the router itself says."""
+    assert isinstance(error, HTTPException)  # noqa: S101  # it is registered for it alone
+    headers = dict(error.headers or {})
+    if error.status_code == 405:  # noqa: PLR2004  # not with this method
+        allowed = headers.get("Allow", "another one")
+        problem = Problem("method-not-allowed", f"{request.method} is not possible here; use {allowed}", headers)
+    elif error.status_code == 404:  # noqa: PLR2004  # no such route
+        problem = Problem("no-route", f"there is no route {request.url.path:.200}; /openapi.json lists them")
+    else:
+        problem = Problem("invalid-request", str(error.detail))
+    return answer(problem, REQUEST_ID.get())
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)  # noqa: S101  # as in _http
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    at_body = any(row["loc"][0] == "body" for row in error.errors())
+    if at_body and kind and kind != "application/json" and not kind.endswith("+json"):
+        problem = Problem("not-json", f"expected Content-Type: application/json, got {kind:.80}")
+        return answer(problem, REQUEST_ID.get())
+    rows: list[JsonValue] = [
+        {"where": ".".join(map(str, row["loc"])), "message": row["msg"]} for row in error.errors()[:20]
+    ]
+    told = "; ".join(f"{row['where']}: {row['message']}" for row in rows if isinstance(row, dict))
+    return answer(Problem("invalid-request", told, more={"errors": rows}), REQUEST_ID.get())
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    """The description of all routes, with problems in place of FastAPI's own errors."""
+    if app.openapi_schema is None:
+        made = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
+        schemas = made["components"]["schemas"]
+        for name in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(name, None)
+        problem = shapes.Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas["Problem"] = {**problem, "properties": {**problem["properties"]}}
+        for path in made["paths"].values():
+            for operation in path.values():
+                said = operation["responses"]
+                if "application/json" in said.get("422", {}).get("content", {}):
+                    del said["422"]  # FastAPI adds one wherever there is a parameter
+        app.openapi_schema = made
+    return app.openapi_schema
+
+
+__all__ = ["KINDS", "create_app"]

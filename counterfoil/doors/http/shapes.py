@@ -1,0 +1,323 @@
+"""What requests and answers look like, for validation and for OpenAPI. Every field of an answer is always there."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic.alias_generators import to_camel
+
+Text = Annotated[str, StringConstraints(max_length=1_000_000)]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00]+$")]
+
+
+class Shape(BaseModel):
+    """A JSON object with names in camelCase."""
+
+    model_config = ConfigDict(alias_generator=to_camel, extra="forbid")
+
+
+def _example(**fields: Any) -> ConfigDict:
+    return ConfigDict(json_schema_extra={"examples": [fields]})
+
+
+# ------------------------------------------------------------------------------------------ requests
+
+
+class Budget(Shape):
+    """Budgets of a run; what is null is not limited, what is left out is as the agent has it."""
+
+    steps: int | None = Field(None, ge=0)
+    calls: int | None = Field(None, ge=0)
+    tokens: int | None = Field(None, ge=0)
+    cost: float | None = Field(None, ge=0)
+    seconds: float | None = Field(None, ge=0)
+    consecutive_failures: int | None = Field(None, ge=0)
+
+
+class StartRun(Shape):
+    """A run to start."""
+
+    model_config = _example(agent="support", prompt="Refund order W100")
+
+    agent: Name
+    """The name of an agent; GET /v1/agents lists those of this server."""
+    prompt: Text
+    """The first message."""
+    pool: Name = "default"
+    """Which workers may take it up."""
+    priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
+    """Higher goes first where workers choose."""
+    not_before: AwareDatetime | None = None
+    """It begins then."""
+    approvals: Literal["any-order", "one-by-one"] = "any-order"
+    """one-by-one: one open approval at a time."""
+    on_disconnect: Literal["go-on", "cancel"] = "go-on"
+    """cancel: when the last client that followed its events is gone for longer than a grace time."""
+    limits: Budget | None = None
+
+
+class Decide(Shape):
+    """A decision on a call. Who decides is the key's user."""
+
+    model_config = _example(
+        decision="approve", digest="9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+    )
+
+    decision: Literal["approve", "reject", "rerun", "record", "answer"]
+    reason: Text | None = None
+    """Why; the model reads it where the call is rejected."""
+    input: dict[str, Any] | None = None
+    """approve: what runs instead; schema and policy must take it."""
+    result: str | dict[str, Any] | None = None
+    """record: what became of the call, as text or as a whole result (see ``result`` of a timeline's item)."""
+    text: Text | None = None
+    """answer: the answer."""
+    digest: Annotated[str, StringConstraints(max_length=200)] | None = None
+    """Of the approval that the person saw: the decision counts for no other input."""
+
+
+class Cancel(Shape):
+    """Why a run is cancelled."""
+
+    model_config = _example(reason="The order was withdrawn.")
+
+    reason: Text | None = None
+
+
+class Send(Shape):
+    """A message into a run."""
+
+    model_config = _example(text="Use the new address.")
+
+    text: Text
+
+
+# ------------------------------------------------------------------------------------------- answers
+
+
+class Problem(BaseModel):
+    """What went wrong (RFC 9457)."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    """Stable; programs look at this."""
+    title: str
+    status: int
+    detail: str
+    """A sentence that says what to do."""
+    requestId: str  # noqa: N815  # the name on the wire
+    """The log of the server has this id."""
+
+
+class Author(Shape):
+    """Who wrote an item."""
+
+    id: str
+    name: str
+    type: Literal["Human", "Agent", "System"]
+
+
+class Usage(Shape):
+    """What the turns of a run cost."""
+
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    reasoning_tokens: int
+    cost: float
+
+
+class Item(Shape):
+    """What each item of a context has."""
+
+    kind: str
+    run_id: str
+    sequence: int
+    author: Author
+    date: datetime
+    thread_id: str | None
+
+
+class Message(Item):
+    """A message, or a text of the model."""
+
+    kind: Literal["Message"]
+    text: str
+
+
+class ToolCall(Item):
+    """A call of the model."""
+
+    kind: Literal["ToolCall"]
+    tool_call_id: str
+    tool_name: str
+    input: Any
+    raw_input: str
+    state: Literal["judged", "waiting", "started", "interrupted", "settled"]
+
+
+class ToolResult(Item):
+    """The result of a call (contract 1.4)."""
+
+    kind: Literal["ToolResult"]
+    outcome: Literal["succeeded", "failed", "denied", "rejected", "skipped", "cancelled"]
+    tool_call_id: str
+    result: str | None
+    is_error: bool
+    tool_result_id: str | None
+    result_size: int | None
+    rejection_reason: str | None
+
+
+ContextItem = Annotated[Message | ToolCall | ToolResult, Field(discriminator="kind")]
+
+
+class Context(Shape):
+    """Items in reading order."""
+
+    items: list[ContextItem]
+    next: int | None
+    """The next page is the one ``after`` this sequence; null: this is the last."""
+    tip: int
+    """Number of the newest entry; with ``since`` set to it, only what arrived later is given."""
+
+
+class RunSummary(Shape):
+    """A run in a list."""
+
+    run_id: str
+    interaction_id: str
+    parent_run_id: str | None
+    agent: str
+    status: Literal["running", "paused", "completed", "limited", "cancelled", "failed"]
+    ended_by: Literal["tool", "vote", "answer", "limit", "cancelled", "error"] | None
+    created_at: datetime
+    updated_at: datetime
+
+
+class Run(RunSummary):
+    """A run."""
+
+    user: str | None
+    answer: str | None
+    output: Any
+    reason: str | None
+    steps: int
+    calls: int
+    waiting: int
+    """Calls that wait for a person."""
+    usage: Usage
+    seconds: float
+    ended_at: datetime | None
+
+
+class RunWithContext(Run):
+    """A run with the first page of its context."""
+
+    context: Context
+
+
+class Runs(Shape):
+    """A page of runs, newest first."""
+
+    items: list[RunSummary]
+    next: str | None
+    """Give it back as ``cursor``; null: this is the last page."""
+
+
+class Timeline(Shape):
+    """A run's items with everything that is on record of them."""
+
+    items: list[dict[str, Any]]
+
+
+class Approval(Shape):
+    """A call that waits for a person."""
+
+    id: str
+    kind: Literal["approval", "question", "interrupted"]
+    run_id: str
+    call_id: str
+    tool_name: str
+    input: Any
+    effective_input: Any
+    digest: str
+    rule: str | None
+    reason: str | None
+    requested_at: datetime
+    expires_at: datetime | None
+    after: str | None
+    agent: str
+    tenant: str
+    approvers: list[str]
+    not_user: str | None
+    revision: str | None
+
+
+class Approvals(Shape):
+    """What waits for a decision, oldest first."""
+
+    items: list[Approval]
+    next: str | None
+    """Give it back as ``cursor``; null: this is the last page."""
+
+
+class Decided(Shape):
+    """A decision that counts, and what waits yet in the run."""
+
+    approval: Approval
+    waiting: list[Approval]
+
+
+class Sent(Shape):
+    """What becomes of a message."""
+
+    delivered: bool
+    """True: the run is open and reads it. False: it has ended, and the next run of the interaction reads it."""
+
+
+class Agent(Shape):
+    """An agent of this server."""
+
+    name: str
+    model: str
+    tools: list[str]
+    output_schema: dict[str, Any] | None
+
+
+class Agents(Shape):
+    """The agents of this server."""
+
+    items: list[Agent]
+    next: None
+
+
+class Tool(Shape):
+    """A tool of an agent."""
+
+    agent: str
+    name: str
+    description: str
+    input_schema: dict[str, Any]
+    read_only: bool
+    idempotent: bool
+    destructive: bool
+    needs_approval: bool | None
+    """null: it depends on the input."""
+    ends_run: bool
+
+
+class Tools(Shape):
+    """The tools of the agents of this server."""
+
+    items: list[Tool]
+    next: None
+
+
+class Health(Shape):
+    """How this server is."""
+
+    status: Literal["ok"]

@@ -1,0 +1,147 @@
+"""The HTTP API: starting, reading, deciding and following runs (api.md, section 4)."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from counterfoil import Runtime
+from counterfoil.testing import call, say
+from tests.helpers import Gate, Place, agent, both, counted, fine, go
+from tests.served import PROBLEM, follow, served
+
+DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{7}Z")
+
+
+def asks(**settings):
+    pay, seen = counted("pay", needs_approval=True, **settings)
+    return agent([[call("fine", id="f"), call("pay", id="a")], say("Done.")], pay, fine), seen
+
+
+@both
+def test_a_run_is_started_paused_decided_and_read(place):
+    desk, seen = asks()
+
+    async def main():
+        async with served(place.runtime(desk)) as http:
+            begun = await http.client.post("/v1/runs", json={"agent": "desk", "prompt": "Pay it."})
+            run = begun.json()
+            assert (begun.status_code, begun.headers["location"]) == (202, f"/v1/runs/{run['runId']}")
+            assert (run["agent"], run["user"], run["endedAt"]) == ("desk", "ada", None)
+            paused = await http.rests(run["runId"])
+            assert (paused["status"], paused["waiting"], paused["answer"]) == ("paused", 1, None)
+            inbox = (await http.client.get("/v1/approvals")).json()
+            assert [(a["callId"], a["kind"], a["toolName"]) for a in inbox["items"]] == [("a", "approval", "pay")]
+            assert DATE.fullmatch(inbox["items"][0]["requestedAt"])
+            done = await http.decide(run["runId"], "a", decision="approve", digest=inbox["items"][0]["digest"])
+            assert (done.status_code, done.json()["waiting"]) == (200, [])
+            ended = await http.rests(run["runId"])
+            assert (ended["status"], ended["endedBy"], ended["answer"]) == ("completed", "answer", "Done.")
+            assert [i["kind"] for i in ended["context"]["items"]] == [
+                "Message", "ToolCall", "ToolCall", "ToolResult", "ToolResult", "Message",
+            ]  # fmt: skip  # one row
+            assert len(seen) == 1
+            listed = (await http.client.get("/v1/runs")).json()
+            assert [r["runId"] for r in listed["items"]] == [run["runId"]]
+            assert listed["next"] is None
+
+    go(main())
+
+
+def test_an_interaction_goes_on_with_one_run_at_a_time():
+    desk, _ = asks()
+
+    async def main():
+        async with served(Runtime(agents=[desk])) as http:
+            first = await http.start()
+            address = f"/v1/interactions/{first['interactionId']}/runs"
+            body = {"agent": "desk", "prompt": "more"}
+            await http.rests(first["runId"])
+            busy = await http.client.post(address, json=body)
+            assert (busy.status_code, busy.json()["type"]) == (409, "urn:counterfoil:problem:conflict")
+            await http.decide(first["runId"], "a", decision="reject", reason="no")
+            await http.rests(first["runId"])
+            second = await http.client.post(address, json=body)
+            assert second.status_code == 202
+            assert second.json()["interactionId"] == first["interactionId"]
+            gone = await http.client.post("/v1/interactions/nothing/runs", json=body)
+            assert gone.status_code == 404
+
+    go(main())
+
+
+@both
+def test_the_events_of_a_run_go_over_pauses_to_its_end_and_resume_after_any_of_them(place):
+    desk, _ = asks()
+
+    async def main():
+        async with served(place.runtime(desk)) as http:
+            run = await http.start()
+            live = []
+            async for event in follow(http.client, run["runId"]):
+                live.append(event)
+                if event["event"] == "RunPaused":
+                    await http.decide(run["runId"], "a", decision="approve")
+            stored = [e for e in live if e["id"] is not None]
+            assert [e["event"] for e in stored][:1] == ["RunStarted"]
+            assert [e["event"] for e in stored][-1:] == ["RunEnded"]
+            assert {"Decided", "RunResumed", "CallEnded"} <= {e["event"] for e in stored}
+            assert [e["id"] for e in stored] == sorted({e["id"] for e in stored})
+            assert all(e["data"]["entry"] == e["id"] and e["data"]["type"] == e["event"] for e in stored)
+            for place_, event in enumerate(stored[:-1]):
+                assert await http.events(run["runId"], event["id"]) == stored[place_ + 1 :]
+            last = {"Last-Event-ID": str(live[-1]["id"])}
+            over = await http.client.get(f"/v1/runs/{run['runId']}/events", headers=last)
+            assert over.status_code == 204
+
+    go(main())
+
+
+def test_a_client_that_goes_away_leaves_the_run_going(tmp_path):
+    gate = Gate()
+
+    async def main():
+        desk = agent([[call("work", at="hold", id="h")], say("Done.")], gate.tool())
+        async with served(Place("sqlite", tmp_path).runtime(desk)) as http:
+            run = await http.start()
+            async for event in follow(http.client, run["runId"]):
+                if event["event"] == "CallStarted":
+                    break
+            gate.open("hold")
+            assert (await http.rests(run["runId"]))["answer"] == "Done."
+
+    go(main())
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "kind"),
+    [
+        ("GET", "/v1/nothing", None, 404, "no-route"),
+        ("GET", "/v1/runs/", None, 404, "no-route"),
+        ("GET", "/v1/runs/0199aaaa", None, 404, "not-found"),
+        ("GET", "/v1/runs/%00%ff", None, 404, "not-found"),
+        ("DELETE", "/v1/runs", None, 405, "method-not-allowed"),
+        ("GET", "/v1/runs?limit=0", None, 422, "invalid-request"),
+        ("GET", "/v1/runs?cursor=%20", None, 422, "invalid-request"),
+        ("POST", "/v1/runs", b"{", 422, "invalid-request"),
+        ("POST", "/v1/runs", b"[]", 422, "invalid-request"),
+        ("POST", "/v1/runs", b'{"agent": "desk", "prompt": "x", "user": "eve"}', 422, "invalid-request"),
+        ("POST", "/v1/runs", b'{"agent": "desk", "prompt": "\\ud800"}', 422, "invalid-request"),
+        ("POST", "/v1/runs", b"x" * 2000, 413, "body-too-large"),
+    ],
+)  # fmt: skip  # a table
+def test_every_error_is_a_problem_with_a_type_and_a_sentence(method, path, body, status, kind):
+    desk, _ = asks()
+
+    async def main():
+        async with served(Runtime(agents=[desk]), max_body=1000) as http:
+            headers = {} if body is None else {"Content-Type": "application/json"}
+            answer = await http.client.request(method, path, content=body, headers=headers)
+            assert (answer.status_code, answer.headers["content-type"]) == (status, PROBLEM)
+            told = answer.json()
+            assert (told["type"], told["status"]) == (f"urn:counterfoil:problem:{kind}", status)
+            assert told["detail"]
+            assert told["requestId"] == answer.headers["x-request-id"]
+
+    go(main())
