@@ -20,6 +20,7 @@ from counterfoil.core.report import ToolErrorReport
 from counterfoil.core.result import seal
 from counterfoil.docket import Docket
 from counterfoil.driver import Driver
+from counterfoil.eager import Starter
 from counterfoil.ending import finish
 from counterfoil.env import Env, Finished, Ready, Refused
 from counterfoil.execute import Execution, ExecutionHooks
@@ -127,12 +128,12 @@ class Batch(Docket, ExecutionHooks):
             entry.most = ATTEMPTS + tool.retries
         self.outbox.append(entry)
 
-    def launch(self, *, at_once: bool = False) -> None:
-        """Begin the bodies whose starts are on record; unless ``at_once``, one can still be stopped before it runs."""
+    def launch(self, at_once: Starter | None = None) -> None:
+        """Begin the bodies whose starts are on record; without ``at_once`` one can still be stopped before it runs."""
         starting, self.starting = self.starting, []
         for index, ready in starting:
             flight = self.flights[index] = Execution(self.env, self.calls[index], ready, self, self._on_end)
-            flight.begin(self.loop, at_once=at_once)
+            flight.begin(self.loop, at_once)
 
     def _on_end(self, x: Execution) -> None:
         self.done.append(x)

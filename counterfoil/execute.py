@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, cast
 from counterfoil.core.jsontext import clean_text, dumps, utf8_size
 from counterfoil.core.record import CallState
 from counterfoil.core.result import ToolResult
-from counterfoil.eager import start
+from counterfoil.eager import Starter
 from counterfoil.ending import End, finish, finish_plain, max_bytes
 from counterfoil.env import Env, Finished, Ready
 from counterfoil.pool import NeverStarted
@@ -76,10 +76,10 @@ class Execution:
         self.started_at = 0
         self.clock0 = 0.0
 
-    def begin(self, loop: asyncio.AbstractEventLoop, *, at_once: bool = False) -> None:
+    def begin(self, loop: asyncio.AbstractEventLoop, at_once: Starter | None = None) -> None:
         """Start the body; `on_end` is called once, on the loop's thread.
 
-        ``at_once``: its first step is done in here, and all of it where it never waits.
+        ``at_once`` does its first step in here, and all of it where it never waits.
         """
         self.started_at = self.env.effects.now()
         self.clock0 = self.env.effects.clock()
@@ -87,7 +87,7 @@ class Execution:
         if timeout is not None:
             wait = max(self.ready.not_before - self.clock0, 0.0) if self.ready.not_before else 0.0
             until = loop.time() + timeout + wait
-        self.task = start(loop, self._run()) if at_once else loop.create_task(self._run())
+        self.task = loop.create_task(self._run()) if at_once is None else at_once.start(self._run())
         if timeout is not None and not self.over:
             self.timer = loop.call_at(until, self.tell, "timeout")
 

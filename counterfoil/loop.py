@@ -23,6 +23,7 @@ from counterfoil.core.jsontext import JsonValue, clean_text
 from counterfoil.core.record import CallState, Record
 from counterfoil.core.states import STATUS_OF, ending_call, limit_reached, next_expiry, unanimous
 from counterfoil.core.turn import micros, moment
+from counterfoil.eager import Starter
 from counterfoil.effects import Effects
 from counterfoil.ending import finish
 from counterfoil.env import Env
@@ -58,6 +59,7 @@ class Drive(Asking):
         self._begin_asking(agent, env, builtin)
         self.locks = locks
         self.slots = slots
+        self.starter = Starter(self.loop)
         self.one_by_one = head.approvals == "one-by-one"
         self.direct = head.direct
         self.slow_judge = needs_time(env)
@@ -87,6 +89,12 @@ class Drive(Asking):
             Fenced: another worker drives it now.
         """
         self.task = asyncio.current_task()
+        try:
+            return await self._go()
+        finally:
+            self.starter.close()
+
+    async def _go(self) -> str:
         await self._begin()
         time = self.loop.time
         until = time() + HOLD_SECONDS
@@ -168,7 +176,8 @@ class Drive(Asking):
             if batch.outbox:
                 await self.write(*batch.taken())
             if batch.starting:
-                batch.launch(at_once=not (self._foreign or run.cancel is not None or run.limits.seconds is not None))
+                told = self._foreign or run.cancel is not None or run.limits.seconds is not None
+                batch.launch(None if told else self.starter)
             if self.fatal is not None:
                 raise self.fatal
             if not run.open:

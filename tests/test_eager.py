@@ -2,12 +2,13 @@
 
 import asyncio
 import contextvars
+import sys
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 import pytest
 
-from counterfoil.eager import start
+from counterfoil.eager import Starter
 
 PLACE: contextvars.ContextVar[str] = contextvars.ContextVar("place", default="nowhere")
 
@@ -16,8 +17,10 @@ def run(body: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(body())
 
 
-def begun(work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-    return start(asyncio.get_running_loop(), work)
+def begun(work: Coroutine[Any, Any, None], starter: Starter | None = None) -> "asyncio.Task[None]":
+    task = (starter or Starter(asyncio.get_running_loop())).start(work)
+    assert task is not None
+    return task
 
 
 def test_work_that_never_waits_is_done_when_it_was_started() -> None:
@@ -27,10 +30,13 @@ def test_work_that_never_waits_is_done_when_it_was_started() -> None:
         async def work() -> None:
             said.append("work")
 
-        task = begun(work())
+        starter = Starter(asyncio.get_running_loop())
+        task = starter.start(work())
         said.append("after")
         assert said == ["work", "after"]
-        await task
+        if task is not None:
+            await task
+        starter.close()
         assert said == ["work", "after"]
 
     run(body)
@@ -312,3 +318,82 @@ def test_work_is_told_when_the_loop_ends_right_after_its_first_step() -> None:
 
     run(body)
     assert said == ["told"]
+
+
+ON_3_11 = pytest.mark.skipif(sys.version_info >= (3, 12), reason="asyncio begins tasks at once itself")
+
+
+@ON_3_11
+def test_the_task_of_work_that_was_over_serves_the_next_with_a_context_of_its_own() -> None:
+    async def body() -> None:
+        seen: list[object] = []
+
+        async def work(name: str, *, waits: bool = False) -> None:
+            seen.extend((PLACE.get(), asyncio.current_task()))
+            PLACE.set(name)
+            if waits:
+                await asyncio.sleep(0)
+                seen.extend((PLACE.get(), asyncio.current_task()))
+
+        starter = Starter(asyncio.get_running_loop())
+        assert starter.start(work("one")) is None
+        task = begun(work("two", waits=True), starter)
+        assert starter.start(work("three")) is None
+        await task
+        first, second = seen[1], seen[5]
+        assert seen == ["nowhere", first, "nowhere", first, "nowhere", second, "two", first]
+        assert task is first is not second
+        starter.close()
+
+    run(body)
+
+
+@ON_3_11
+@pytest.mark.parametrize("turns", [0, 1])
+def test_a_cancel_by_work_that_is_over_reaches_no_other(turns: int) -> None:
+    async def body() -> None:
+        said: list[str] = []
+        theirs: list[asyncio.Task[Any]] = []
+
+        async def first(*, cancels: bool) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            theirs.append(task)
+            if cancels:
+                task.cancel()
+
+        async def second() -> None:
+            await asyncio.sleep(0)
+            said.append("second")
+
+        starter = Starter(asyncio.get_running_loop())
+        for cancels in (True, False):
+            starter.start(first(cancels=cancels))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if not cancels:
+                theirs[-1].cancel()
+            await begun(second(), starter)
+        assert said == ["second"] * 2
+
+    run(body)
+
+
+@ON_3_11
+@pytest.mark.parametrize("turns", [0, 1])
+def test_a_closed_starter_leaves_no_task(turns: int) -> None:
+    async def body() -> None:
+        async def work() -> None:
+            pass
+
+        starter = Starter(asyncio.get_running_loop())
+        starter.start(work())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        starter.close()
+        starter.close()
+        for _ in range(2):
+            await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run(body)
