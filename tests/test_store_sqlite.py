@@ -127,6 +127,56 @@ def test_two_stores_on_a_file_see_each_other(path):
     using(path, body)
 
 
+@law("7.5", "7.7")
+def test_a_call_has_one_result_whichever_of_two_stores_writes_it(path):
+    async def body(one):
+        two = SqliteStore(path)
+        await two.open()
+        try:
+            lease = await claimed(one)
+            await one.commit(lease, [r.turn(calls=2), r.start()])
+            await two.commit(lease, [r.result(index=1, attempt=0)])
+            for store in (one, two):
+                with pytest.raises(Fenced):
+                    await store.commit(lease, [r.result(index=1, attempt=0)])
+            await one.commit(lease, [r.result()])
+            with pytest.raises(Fenced):
+                await two.commit(lease, [r.result()])
+            await intact(one)
+        finally:
+            await two.close()
+
+    using(path, body)
+
+
+def test_after_others_wrote_the_writer_looks_through_their_entries_alone(path, monkeypatch):
+    looked_through = []
+    execute = WritingConnection.execute
+
+    def spied(self, sql, *values):
+        if sql == SQL["calls_since"]:
+            before, last, _ = values[0]
+            looked_through.append(last - before)
+        return execute(self, sql, *values)
+
+    monkeypatch.setattr(WritingConnection, "execute", spied)
+
+    async def body(one):
+        two = SqliteStore(path)
+        await two.open()
+        try:
+            lease = await alone(one)
+            for step in range(3, 6):
+                await two.post("acme", "run-1", r.queued())
+                await one.commit(lease, [r.turn(step=step), r.start(step=step)])
+                await one.commit(lease, [r.result(step=step)])
+            assert looked_through == [1, 1, 1]
+        finally:
+            await two.close()
+
+    using(path, body)
+
+
 # ------------------------------------------------------------------------------------------- in one statement
 
 

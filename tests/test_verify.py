@@ -277,7 +277,7 @@ def test_a_missing_result_is_named(path: Path, *, mend: bool) -> None:
 
 def copied(db: sqlite3.Connection, kind: str, **new: Any) -> None:
     """The newest entry of this kind once more, at the end."""
-    db.execute("DROP INDEX entries_call")
+    db.execute("DROP INDEX entries_start")
     cursor = db.execute("SELECT * FROM entries WHERE kind = ? ORDER BY place DESC", (kind,))
     names = [column[0] for column in cursor.description]
     row = dict(zip(names, cursor.fetchone(), strict=True)) | new

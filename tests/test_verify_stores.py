@@ -122,7 +122,8 @@ class InTables:
         self._type("DELETE FROM entries WHERE place = ?", self.first + entry)
 
     def copy(self, entry: int, to: int) -> None:
-        self._type("DROP INDEX entries_call")
+        self._type("DROP INDEX IF EXISTS entries_call")
+        self._type("DROP INDEX IF EXISTS entries_start")
         names = "run, kind, step, idx, slot, sequence, following, body, content, erased_at, hash"
         self._type(
             f"INSERT INTO entries (place, {names}) SELECT ?, {names} FROM entries WHERE place = ?",  # noqa: S608  # ours

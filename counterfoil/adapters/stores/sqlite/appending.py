@@ -74,11 +74,13 @@ def commit(db: WritingConnection, what: Commit) -> int:
         raise Fenced(f"run {lease.run_id} is held by another worker, or by none; claim it again")
     if expect is not None and expect != tip.place & _ENTRY:
         raise Behind
-    after, is_plain = check(db, run, lease.run_id, entries)
+    after, is_plain = check(db, run, tip, lease.run_id, entries)
     new_texts = _new_texts(db, lease.tenant, kept) if kept else ()
     told = [_report_row(lease.tenant, run.number, r) for r in reports] if reports else ()
     db.rows += rows_for(tip, run.number, entries)
     run.calls.update(after)
+    if run.whole:
+        run.seen = tip.place
     if not is_plain or run.is_asking is not False:
         track(db, run, entries)
     for report in told:
@@ -87,7 +89,7 @@ def commit(db: WritingConnection, what: Commit) -> int:
         keep(db, lease.tenant, run.number, text)
     if change is not None:
         apply_change(db, run, change, entries[-1].at if entries else run.at)
-        del db.runs[lease.tenant, lease.run_id]
+        db.drop(lease.tenant, lease.run_id)
     return tip.place & _ENTRY
 
 
@@ -141,15 +143,16 @@ def at_once(db: WritingConnection, lease: Lease, entries: Sequence[Entry]) -> in
         values += place, number, e.kind, *key, slot, e.sequence, sequence, body, content, digest
     values += number, run.epoch
     if not db.append_at_once(values, len(entries)):
-        db.forget()
+        db.doubt()
         return None
-    tip.place, tip.hash, tip.sequence = place, digest, sequence
+    tip.place = run.seen = place
+    tip.hash, tip.sequence = digest, sequence
     run.calls.update(after)
     return place & _ENTRY
 
 
 def check(
-    db: WritingConnection, run: KnownRun, run_id: str, entries: Sequence[Entry]
+    db: WritingConnection, run: KnownRun, tip: Tip, run_id: str, entries: Sequence[Entry]
 ) -> tuple[dict[tuple[int, int], int], bool]:
     """Refuse entries that would break a law; else the new state of each call that they start or settle.
 
@@ -169,14 +172,14 @@ def check(
         kind = type(e)
         if kind is StartEntry:
             key = (e.step, e.index)  # type: ignore[attr-defined]  # mypy: no narrowing by `is`
-            state = after[key] if key in after else run.state(db, key)
+            state = after[key] if key in after else run.state(db, key, tip)
             if not 0 <= state < e.attempt or e.approval_id is not None:  # type: ignore[attr-defined]  # as above
                 is_plain = False
                 _check_start(db, run.number, e, state, used)  # type: ignore[arg-type]  # as above
             after[key] = e.attempt  # type: ignore[attr-defined]  # as above
         elif kind is ResultEntry:
             key = (e.step, e.index)  # type: ignore[attr-defined]  # as above
-            state = after[key] if key in after else run.state(db, key)
+            state = after[key] if key in after else run.state(db, key, tip)
             if state < 0 or state != e.attempt:  # type: ignore[attr-defined]  # as above
                 raise Fenced(f"a call of run {run_id} has a result or a newer start already; read the run again")
             after[key] = SETTLED

@@ -41,13 +41,13 @@ def create(db: WritingConnection, new: NewRun) -> tuple[RunRow, bool]:
         at=new.created_at,
     )
     run.whole, run.is_asking = True, False
-    run.calls, _ = check(db, run, new.run_id, new.entries)
     if interaction is None:
         interaction = cast("int", db.execute(SQL["new_interaction"], (tenant, new.interaction_id)).lastrowid)
         run.interaction = interaction
         tip = Tip(interaction, None, None, None)
     else:
         tip = db.tips.get(interaction) or Tip(interaction, *_last(db, interaction))
+    run.calls, _ = check(db, run, tip, new.run_id, new.entries)
     owner = new.owner
     run.number = cast(
         "int",
@@ -64,6 +64,7 @@ def create(db: WritingConnection, new: NewRun) -> tuple[RunRow, bool]:
     if new.parent is None:
         db.execute(SQL["occupy"], (run.number, interaction))
     db.rows += rows_for(tip, run.number, new.entries)
+    run.seen = tip.place
     track(db, run, new.entries)
     db.runs[tenant, new.run_id] = run
     db.tips[interaction] = tip
@@ -102,7 +103,7 @@ def claim(db: WritingConnection, row: RunRow, owner: Owner, quota: Quota | None 
         if now.epoch == row.epoch and now.status in ("running", "paused"):
             raise OverQuota
         return None
-    db.runs.pop((row.tenant, row.run_id), None)
+    db.drop(row.tenant, row.run_id)
     claimed = db.execute(SQL["claim"], (owner_text(owner), row.tenant, row.run_id, row.epoch))
     if claimed.rowcount:
         return Lease(row.tenant, row.run_id, row.interaction_id, row.epoch + 1)
@@ -112,7 +113,7 @@ def claim(db: WritingConnection, row: RunRow, owner: Owner, quota: Quota | None 
 
 def release(db: WritingConnection, lease: Lease) -> None:
     """See `Store.release`."""
-    db.runs.pop((lease.tenant, lease.run_id), None)
+    db.drop(lease.tenant, lease.run_id)
     if not db.execute(SQL["release_run"], (lease.tenant, lease.run_id, lease.epoch)).rowcount:
         run_row(db, lease.tenant, lease.run_id)
 
@@ -131,7 +132,7 @@ def _is_within(db: WritingConnection, quota: Quota, row: RunRow) -> bool:
 
 def reopen(db: WritingConnection, row: RunRow, owner: Owner) -> Lease | None:
     """See `Store.reopen`."""
-    db.runs.pop((row.tenant, row.run_id), None)
+    db.drop(row.tenant, row.run_id)
     now = run_row(db, row.tenant, row.run_id)
     if now.epoch != row.epoch or now.status != "limited":
         return None
@@ -152,7 +153,7 @@ def post(db: WritingConnection, tenant: str, run_id: str, entry: Entry) -> RunRo
     if ended and isinstance(entry, CancelEntry):
         return before
     run, tip = db.run_and_tip(tenant, run_id)
-    check(db, run, run_id, (entry,))
+    check(db, run, tip, run_id, (entry,))
     db.rows += rows_for(tip, run.number, (entry,))
     db.execute(SQL["runnable"], (entry.at, run.number))
     return before

@@ -1,7 +1,8 @@
 """What the writer knows of the runs it has lately written, so that a commit need not look it up again.
 
 All of it is true as long as no other connection writes to the file: the writer asks SQLite for that at the
-start of each transaction (PRAGMA data_version) and forgets everything when one did, or after a rollback.
+start of each transaction (PRAGMA data_version). When one did, a run's row is read again before its next use, and the
+entries since; after a rollback everything is forgotten.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ RUNS = 2_000
 SETTLED = -1
 """State of a call with a result; otherwise the attempt of the call's newest start, 0 where there is none."""
 _RUN_AND_TIP = SQL["run_and_tip"]
-_CALL_STATE = SQL["call_state"]
+_CALLS_SINCE = SQL["calls_since"]
 _APPEND = SQL["append"]
 _COLUMNS, _, _VALUES = _APPEND.partition("VALUES ")
 AT_ONCE = 3
@@ -47,7 +48,7 @@ class Tip:
 class KnownRun:
     """A run's row as far as a commit needs it, its calls and whether people may be asked about them."""
 
-    __slots__ = ("at", "calls", "epoch", "interaction", "is_asking", "number", "owned", "thread", "whole")
+    __slots__ = ("at", "calls", "epoch", "interaction", "is_asking", "number", "owned", "seen", "thread", "whole")
 
     def __init__(self, number: int, interaction: int, thread: str | None, epoch: int, *, owned: bool, at: int) -> None:
         self.number = number
@@ -57,22 +58,22 @@ class KnownRun:
         self.owned = owned
         self.at = at
         self.calls: dict[tuple[int, int], int] = {}
+        """The state of each call that has one."""
+        self.seen = interaction << 32
+        """``calls`` holds what entries say up to this place."""
         self.whole = False
-        """``calls`` holds every call of the run: what is not there has no start."""
+        """``calls`` holds what all entries say."""
         self.is_asking: bool | None = None
         """Some approval may be open; None: not looked up yet."""
 
-    def state(self, db: WritingConnection, key: tuple[int, int]) -> int:
+    def state(self, db: WritingConnection, key: tuple[int, int], tip: Tip) -> int:
         """The state of a call."""
-        state = self.calls.get(key)
-        if state is None:
-            if self.whole:
-                return 0
+        if not self.whole:
             db.write_rows()
-            least, most = db.execute(_CALL_STATE, (self.number, *key)).fetchone()
-            state = 0 if least is None else SETTLED if least == 0 else int(most)
-            self.calls[key] = state
-        return state
+            for step, index, slot in db.execute(_CALLS_SINCE, (self.seen, tip.place, self.number)).fetchall():
+                self.calls[step, index] = slot or SETTLED
+            self.seen, self.whole = tip.place, True
+        return self.calls.get(key, 0)
 
     def asks(self, db: WritingConnection) -> bool:
         """Whether an approval of the run may be open."""
@@ -88,6 +89,8 @@ class WritingConnection(sqlite3.Connection):
         super().__init__(*args, **settings)  # type: ignore[arg-type]  # what sqlite3.connect was given
         self.runs: dict[tuple[str, str], KnownRun] = {}
         self.tips: dict[int, Tip] = {}
+        self._earlier: dict[tuple[str, str], KnownRun] = {}
+        """Runs that others may have changed since."""
         self.rows: list[tuple[object, ...]] = []
         """Entries of this transaction that are not written yet: all at once costs less than one by one."""
         self._version: object = None
@@ -95,11 +98,13 @@ class WritingConnection(sqlite3.Connection):
         """Of statements that give no rows: a new one for each costs a twentieth of a commit."""
 
     def begin(self) -> None:
-        """Start a transaction; what others have changed is forgotten."""
+        """Start a transaction; what others may have changed is read again."""
         self.execute("BEGIN IMMEDIATE")
         version = self.execute("PRAGMA data_version").fetchone()[0]
-        if version != self._version or len(self.runs) > RUNS:
+        if len(self.runs) + len(self._earlier) > RUNS:
             self.forget()
+        if version != self._version:
+            self.doubt()
             self._version = version
 
     def write_rows(self) -> None:
@@ -128,11 +133,23 @@ class WritingConnection(sqlite3.Connection):
         self.write_rows()
         self.execute("COMMIT")
 
+    def doubt(self) -> None:
+        """Read runs and interactions again before their next use."""
+        self._earlier.update(self.runs)
+        self.runs.clear()
+        self.tips.clear()
+
     def forget(self) -> None:
         """Know nothing, and write nothing of what waits."""
         self.rows.clear()
         self.runs.clear()
         self.tips.clear()
+        self._earlier.clear()
+
+    def drop(self, tenant: str, run_id: str) -> None:
+        """Know nothing of a run."""
+        self.runs.pop((tenant, run_id), None)
+        self._earlier.pop((tenant, run_id), None)
 
     def run_and_tip(self, tenant: str, run_id: str) -> tuple[KnownRun, Tip]:
         """A run and its interaction's tip. Raises NotFound."""
@@ -147,7 +164,12 @@ class WritingConnection(sqlite3.Connection):
             raise NotFound(f"no run {run_id}")
         number, interaction, thread, epoch, owner, at, place, digest, sequence = found
         if run is None:
-            run = KnownRun(number, interaction, thread, epoch, owned=owner is not None, at=at)
+            run = self._earlier.pop((tenant, run_id), None)
+            if run is None:
+                run = KnownRun(number, interaction, thread, epoch, owned=owner is not None, at=at)
+            else:
+                run.epoch, run.owned, run.at, run.is_asking = epoch, owner is not None, at, None
+            run.whole = run.seen == place
             self.runs[tenant, run_id] = run
         tip = self.tips.get(interaction)
         if tip is None:

@@ -68,8 +68,9 @@ CREATE TABLE entries (
     hash      BLOB NOT NULL
 );
 
--- The fence: one start for each attempt, one result for each call.
-CREATE UNIQUE INDEX entries_call ON entries (run, step, idx, slot) WHERE slot IS NOT NULL;
+-- The fence: one start for each attempt. That a call has one result is looked up by the writer, which knows the run's
+-- calls (known.py): an index over results would cost each of them a page more.
+CREATE UNIQUE INDEX entries_start ON entries (run, step, idx, slot) WHERE slot > 0;
 
 CREATE TABLE approvals (
     number   INTEGER PRIMARY KEY,

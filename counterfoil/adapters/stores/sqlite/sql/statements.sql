@@ -16,8 +16,8 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 -- name: if_held
 WHERE (SELECT epoch FROM runs WHERE number = ? AND owner IS NOT NULL) = ?
 
--- name: call_state
-SELECT min(slot), max(slot) FROM entries WHERE run = ? AND step = ? AND idx = ? AND slot IS NOT NULL
+-- name: calls_since
+SELECT step, idx, slot FROM entries WHERE place > ? AND place <= ? AND run = ? AND slot IS NOT NULL ORDER BY place
 
 -- name: is_asking
 SELECT 1 FROM approvals WHERE run = ? AND open = 1 LIMIT 1
