@@ -17,6 +17,7 @@ from typing import Protocol
 from counterfoil.core.approval import Approval, Decision
 from counterfoil.core.entries import Entry
 from counterfoil.core.errors import UsageError
+from counterfoil.core.keys import ApiKey
 from counterfoil.core.limits import HEARTBEAT
 from counterfoil.core.report import ToolErrorReport
 
@@ -460,6 +461,27 @@ class Store(Protocol):
 
     async def heads(self) -> list[Head]:
         """The tip of every interaction's chain."""
+
+    async def tips(self, interactions: Collection[tuple[str, str]]) -> dict[tuple[str, str], int]:
+        """The newest entry's number of each interaction, by (tenant, id): cheap, for who waits for what is new.
+
+        What does not exist is left out.
+        """
+
+    async def add_key(self, key: ApiKey) -> None:
+        """Put a key on record; its id and its digest are new."""
+
+    async def key(self, digest: str) -> ApiKey | None:
+        """The key with this digest, of whatever tenant: it is what says whose a request is."""
+
+    async def keys(self, tenant: str) -> list[ApiKey]:
+        """The tenant's keys, also those that count no more, oldest first."""
+
+    async def revoke_key(self, tenant: str, key_id: str, at: int) -> ApiKey:
+        """Have a key count no more, from the first time that this is asked on. Raises NotFound."""
+
+    async def has_keys(self, at: int) -> bool:
+        """Whether any tenant has a key that counts: for a server that is about to begin, never a reader."""
 
     async def version(self) -> object:
         """A value that differs after any process has written to the store; cheap, for pollers."""

@@ -595,3 +595,34 @@ def test_the_page_has_every_command_with_its_flags_and_every_exit_code() -> None
     for code in range(7):
         assert re.search(rf"^\| {code} \|", page, re.MULTILINE)
         assert re.search(rf"^ *{code}  \w", help_, re.MULTILINE)
+
+
+# ------------------------------------------------------------------------------------------------ keys
+
+
+def test_a_key_is_printed_once_listed_without_its_secret_and_revoked() -> None:
+    made = type_("keys", "create", "--user", "ada", "--role", "finance", "--scope", "read", "--expires", "1d")
+    secret = made.out.strip()
+    assert re.fullmatch(r"cf_[\w-]{43}", secret)
+    (key,) = type_("keys", "list", "--json").data
+    assert (key["user"], key["roles"], key["scopes"], key["tenant"]) == ("ada", ["finance"], ["read"], "default")
+    assert key["expiresAt"][:10] > key["createdAt"][:10]
+    assert secret not in type_("keys", "list").out + type_("keys", "list", "--json").out
+    assert type_("keys", "list", "--tenant", "acme", "--json").data == []
+    assert type_("keys", "revoke", key["id"], "--tenant", "acme").code == 5
+    assert type_("keys", "revoke", key["id"]).code == 0
+    assert "was revoked" in type_("keys", "list").out
+
+
+def test_a_key_of_json_has_its_secret_and_the_first_three_scopes() -> None:
+    made = type_("keys", "create", "--json").data
+    assert made["key"].startswith("cf_")
+    assert made["scopes"] == ["run", "approve", "read"]
+    assert made["expiresAt"] is None
+
+
+def test_an_unknown_scope_and_a_server_without_keys_are_refused_with_what_to_do() -> None:
+    refused = type_("keys", "create", "--scope", "all")
+    assert (refused.code, "the scopes are run, approve, read, threads, admin" in refused.err) == (2, True)
+    bare = type_("serve", "--port", "0")
+    assert (bare.code, "type counterfoil keys create" in bare.err) == (2, True)

@@ -4,6 +4,7 @@ import typer
 
 from counterfoil.doors.cli import (
     commands_check,
+    commands_keys,
     commands_people,
     commands_policy,
     commands_read,
@@ -38,4 +39,5 @@ for part in (
     commands_replay,
 ):
     app.add_typer(part.app)
+app.add_typer(commands_keys.app, name="keys")
 app.add_typer(commands_policy.app, name="policy")

@@ -50,8 +50,6 @@ async def serve(
     if dev and not is_loopback(host):
         raise Stop(f"--dev asks for no key, so it listens on this machine alone; leave out --dev or --host {host}")
     agents = list(dict.fromkeys(agent for spec in modules or () for agent in load_agents(spec)))
-    if not dev:
-        raise Stop("a key is needed; --dev needs none on this machine")
     stop = told_to_end()
     logs = logging.getLogger("counterfoil.http")
     handler = logging.StreamHandler(sys.stderr)
@@ -60,6 +58,11 @@ async def serve(
     logs.setLevel(logging.INFO)
     logs.propagate = False
     async with wiring.open_runtime(session.store, agents) as runtime:
+        if not dev and not await runtime.store.has_keys(runtime.effects.now()):
+            raise Stop(
+                "no key counts in this store, so nobody could ask anything; type counterfoil keys create, "
+                "or serve this machine alone with --dev"
+            )
         served = http.create_app(runtime, dev=wiring.login() if dev else None)
         with bind(host, port) as listening:
             place = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"

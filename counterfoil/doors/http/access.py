@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from counterfoil.core.call import Caller
+from counterfoil.core.keys import token_digest
 from counterfoil.doors.http.problems import KINDS, Problem
-
-SCOPES: Final = ("run", "approve", "read", "threads", "admin")
+from counterfoil.runtime import Runtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,8 @@ class Access:
     user: str | None
     roles: tuple[str, ...]
     scopes: frozenset[str]
+    key_id: str | None = None
+    """None without a key."""
 
     @property
     def caller(self) -> Caller:
@@ -49,7 +51,18 @@ async def access_of(
     dev: Access | None = request.app.state.dev
     if given is None and "authorization" not in request.headers and dev is not None:
         return dev
-    raise Problem("unauthorized", KINDS["unauthorized"].example, {"WWW-Authenticate": "Bearer"})
+    if given is None:
+        raise _unauthorized(KINDS["unauthorized"].example)
+    runtime: Runtime = request.app.state.runtime
+    key = await runtime.store.key(token_digest(given.credentials))
+    fault = "is unknown" if key is None else key.fault(runtime.effects.now())
+    if key is None or fault is not None:
+        raise _unauthorized(f"this key {fault}; `counterfoil keys create` makes one")
+    return Access(key.tenant, key.user, key.roles, frozenset(key.scopes), key.id)
+
+
+def _unauthorized(detail: str) -> Problem:
+    return Problem("unauthorized", detail, {"WWW-Authenticate": "Bearer"})
 
 
 def needs(*scopes: str) -> Callable[..., Awaitable[Access]]:

@@ -18,8 +18,9 @@ from starlette.middleware.gzip import GZipMiddleware
 
 from counterfoil.core.errors import CounterfoilError
 from counterfoil.core.jsontext import JsonValue
+from counterfoil.core.keys import SCOPES
 from counterfoil.doors.http import about, live, people, runs, shapes
-from counterfoil.doors.http.access import SCOPES, Access
+from counterfoil.doors.http.access import Access
 from counterfoil.doors.http.edge import REQUEST_ID, Edge
 from counterfoil.doors.http.problems import KINDS, Problem, answer, problem_of
 from counterfoil.runtime import Runtime

@@ -7,10 +7,11 @@ No method ever suspends, so on one event loop each is a transaction without a lo
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import replace
 
 from counterfoil.adapters.stores.memory import due
+from counterfoil.adapters.stores.memory.keys import Keys
 from counterfoil.adapters.stores.memory.state import Beat, Kept, Log, Run, matches, next_beat
 from counterfoil.core.approval import Approval, Decision, meant, settle
 from counterfoil.core.call_entries import DecidedEntry
@@ -40,12 +41,13 @@ from counterfoil.store import (
 )
 
 
-class MemoryStore:
+class MemoryStore(Keys):
     """A `Store` in this process. What it holds is gone with the process."""
 
     shared = False
 
     def __init__(self) -> None:
+        super().__init__()
         self._logs: dict[tuple[str, str], Log] = {}
         self._runs: dict[tuple[str, str], Run] = {}
         self._keys: dict[tuple[str, str], Run] = {}
@@ -378,8 +380,10 @@ class MemoryStore:
             if log.entries
         ]
 
+    async def tips(self, interactions: Collection[tuple[str, str]]) -> dict[tuple[str, str], int]:
+        return {place: len(self._logs[place].entries) for place in interactions if place in self._logs}
+
     async def version(self) -> object:
-        """See `Store.version`."""
         return self._version
 
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from typing import Concatenate, ParamSpec, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
 
 import psycopg
 
-from counterfoil.adapters.stores.postgres import appending, changing, due, living, reading
+from counterfoil.adapters.stores.postgres import appending, changing, due, keys, living, reading
 from counterfoil.adapters.stores.postgres.database import Db, migrate
 from counterfoil.adapters.stores.postgres.known import Known
 from counterfoil.adapters.stores.postgres.pool import Pool
 from counterfoil.core.approval import Approval, Decision
 from counterfoil.core.entries import Entry
 from counterfoil.core.errors import DefinitionError, UsageError
+from counterfoil.core.keys import ApiKey
 from counterfoil.core.limits import HEARTBEAT
 from counterfoil.core.report import ToolErrorReport
 from counterfoil.owners import Watch
@@ -269,6 +270,31 @@ class PostgresStore:
     async def heads(self) -> list[Head]:
         """See `Store.heads`."""
         return await self._read(reading.heads)
+
+    async def tips(self, interactions: Collection[tuple[str, str]]) -> dict[tuple[str, str], int]:
+        """See `Store.tips`."""
+        return await self._read(keys.tips, interactions)
+
+    async def add_key(self, key: ApiKey) -> None:
+        """See `Store.add_key`."""
+        await self._write(keys.add_key, key)
+
+    async def key(self, digest: str) -> ApiKey | None:
+        """See `Store.key`."""
+        return await self._read(keys.key_of, digest)
+
+    async def keys(self, tenant: str) -> list[ApiKey]:
+        """See `Store.keys`."""
+        needs_tenant(tenant)
+        return await self._read(keys.keys, tenant)
+
+    async def revoke_key(self, tenant: str, key_id: str, at: int) -> ApiKey:
+        """See `Store.revoke_key`."""
+        return await self._write(keys.revoke_key, tenant, key_id, at)
+
+    async def has_keys(self, at: int) -> bool:
+        """See `Store.has_keys`."""
+        return await self._read(keys.has_keys, at)
 
     async def version(self) -> object:
         """See `Store.version`."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from sqlite3 import Connection
 from urllib.parse import parse_qsl, unquote
 
-from counterfoil.adapters.stores.sqlite import appending, changing, due, living, reading
+from counterfoil.adapters.stores.sqlite import appending, changing, due, keys, living, reading
 from counterfoil.adapters.stores.sqlite.database import SYNCHRONOUS, connect
 from counterfoil.adapters.stores.sqlite.known import WritingConnection
 from counterfoil.adapters.stores.sqlite.worker import Worker, Writer
@@ -14,6 +14,7 @@ from counterfoil.core.approval import Approval, Decision
 from counterfoil.core.call_entries import ResultEntry
 from counterfoil.core.entries import Entry
 from counterfoil.core.errors import DefinitionError, UsageError
+from counterfoil.core.keys import ApiKey
 from counterfoil.core.limits import HEARTBEAT
 from counterfoil.core.report import ToolErrorReport
 from counterfoil.owners import Watch
@@ -257,6 +258,31 @@ class SqliteStore:
     async def heads(self) -> list[Head]:
         """See `Store.heads`."""
         return await self._read.submit(reading.heads)
+
+    async def tips(self, interactions: Collection[tuple[str, str]]) -> dict[tuple[str, str], int]:
+        """See `Store.tips`."""
+        return await self._read.submit(keys.tips, interactions)
+
+    async def add_key(self, key: ApiKey) -> None:
+        """See `Store.add_key`."""
+        await self._write.submit(keys.add_key, key)
+
+    async def key(self, digest: str) -> ApiKey | None:
+        """See `Store.key`."""
+        return await self._read.submit(keys.key_of, digest)
+
+    async def keys(self, tenant: str) -> list[ApiKey]:
+        """See `Store.keys`."""
+        needs_tenant(tenant)
+        return await self._read.submit(keys.keys, tenant)
+
+    async def revoke_key(self, tenant: str, key_id: str, at: int) -> ApiKey:
+        """See `Store.revoke_key`."""
+        return await self._write.submit(keys.revoke_key, tenant, key_id, at)
+
+    async def has_keys(self, at: int) -> bool:
+        """See `Store.has_keys`."""
+        return await self._read.submit(keys.has_keys, at)
 
     async def version(self) -> object:
         """See `Store.version`."""

@@ -328,3 +328,25 @@ WITH tip AS (
 )
 INSERT INTO entries (place, run, kind, step, idx, slot, sequence, following, body, content, hash)
 SELECT added.* FROM tip CROSS JOIN (VALUES ROWS) AS added
+
+-- name: tips
+SELECT tenant, id, entry FROM interactions WHERE name = ANY($1)
+
+-- name: add_key
+INSERT INTO keys (name, id, tenant, "user", roles, scopes, digest, created_at, expires_at, revoked_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+
+-- name: key
+SELECT id, tenant, "user", roles, scopes, digest, created_at, expires_at, revoked_at FROM keys WHERE digest = $1
+
+-- name: keys
+SELECT id, tenant, "user", roles, scopes, digest, created_at, expires_at, revoked_at FROM keys
+WHERE hashtextextended(tenant, 0) = hashtextextended($1, 0) AND tenant = $1
+ORDER BY number
+
+-- name: revoke_key
+UPDATE keys SET revoked_at = coalesce(revoked_at, $2) WHERE name = $1
+RETURNING id, tenant, "user", roles, scopes, digest, created_at, expires_at, revoked_at
+
+-- name: has_keys
+SELECT 1 FROM keys WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > $1) LIMIT 1

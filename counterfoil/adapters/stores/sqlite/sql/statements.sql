@@ -278,3 +278,26 @@ FROM interactions i JOIN entries e ON e.place = (
     SELECT max(place) FROM entries WHERE place BETWEEN i.number << 32 AND (i.number << 32) + 4294967295
 )
 ORDER BY i.number
+
+-- name: tip_of
+SELECT max(e.place) & 4294967295
+FROM interactions i JOIN entries e ON e.place BETWEEN i.number << 32 AND (i.number << 32) + 4294967295
+WHERE i.tenant = ? AND i.id = ?
+
+-- name: add_key
+INSERT INTO keys (id, tenant, user, roles, scopes, digest, created_at, expires_at, revoked_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: key
+SELECT id, tenant, user, roles, scopes, digest, created_at, expires_at, revoked_at FROM keys WHERE digest = ?
+
+-- name: keys
+SELECT id, tenant, user, roles, scopes, digest, created_at, expires_at, revoked_at FROM keys WHERE tenant = ?
+ORDER BY number
+
+-- name: revoke_key
+UPDATE keys SET revoked_at = coalesce(revoked_at, ?) WHERE tenant = ? AND id = ?
+RETURNING id, tenant, user, roles, scopes, digest, created_at, expires_at, revoked_at
+
+-- name: has_keys
+SELECT 1 FROM keys WHERE revoked_at IS NULL AND (expires_at IS NULL OR expires_at > ?) LIMIT 1

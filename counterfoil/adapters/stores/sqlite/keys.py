@@ -1,0 +1,58 @@
+"""Keys of the HTTP API, in the file."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from sqlite3 import Connection
+from typing import Any, cast
+
+from counterfoil.adapters.stores.sqlite.database import SQL
+from counterfoil.core.errors import NotFound
+from counterfoil.core.jsontext import dumps, loads
+from counterfoil.core.keys import ApiKey
+
+
+def _key(values: Sequence[Any]) -> ApiKey:
+    id_, tenant, user, roles, scopes, *rest = values
+    return ApiKey(id_, tenant, user, _names(roles), _names(scopes), *rest)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(cast("list[str]", loads(text)))
+
+
+def add_key(db: Connection, key: ApiKey) -> None:
+    """See `Store.add_key`."""
+    lists = (dumps(names).decode() for names in (key.roles, key.scopes))
+    times = key.created_at, key.expires_at, key.revoked_at
+    db.execute(SQL["add_key"], (key.id, key.tenant, key.user, *lists, key.digest, *times))
+
+
+def key_of(db: Connection, digest: str) -> ApiKey | None:
+    """See `Store.key`."""
+    found = db.execute(SQL["key"], (digest,)).fetchone()
+    return None if found is None else _key(found)
+
+
+def keys(db: Connection, tenant: str) -> list[ApiKey]:
+    """See `Store.keys`."""
+    return [_key(values) for values in db.execute(SQL["keys"], (tenant,)).fetchall()]
+
+
+def revoke_key(db: Connection, tenant: str, key_id: str, at: int) -> ApiKey:
+    """See `Store.revoke_key`."""
+    found = db.execute(SQL["revoke_key"], (at, tenant, key_id)).fetchall()
+    if not found:
+        raise NotFound(f"no key {key_id}")
+    return _key(found[0])
+
+
+def has_keys(db: Connection, at: int) -> bool:
+    """See `Store.has_keys`."""
+    return db.execute(SQL["has_keys"], (at,)).fetchone() is not None
+
+
+def tips(db: Connection, interactions: Collection[tuple[str, str]]) -> dict[tuple[str, str], int]:
+    """See `Store.tips`."""
+    found = {place: db.execute(SQL["tip_of"], place).fetchone()[0] for place in interactions}
+    return {place: tip for place, tip in found.items() if tip is not None}
