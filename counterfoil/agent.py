@@ -141,7 +141,16 @@ class Agent:
 
     def run_sync(self, prompt: str, **options: Any) -> Run:
         """As `run`, where no event loop runs."""
-        return asyncio.run(self.run(prompt, **options))
+
+        async def whole() -> Run:
+            try:
+                return await self.run(prompt, **options)
+            finally:
+                disconnect = getattr(self._opened, "disconnect", None)
+                if disconnect is not None:  # connections do not outlive their event loop
+                    await disconnect()
+
+        return asyncio.run(whole())
 
     async def stream(
         self, prompt: str, *, caller: Caller | None = None, deps: Any = None, limits: Limits | None = None,

@@ -18,7 +18,7 @@ from counterfoil.core.entries import (
     ResumedEntry,
     TurnEntry,
 )
-from counterfoil.core.errors import Fenced, ModelError, StoreError
+from counterfoil.core.errors import DefinitionError, Fenced, ModelError, StoreError
 from counterfoil.core.jsontext import JsonValue, clean_text
 from counterfoil.core.record import CallState, Record
 from counterfoil.core.states import STATUS_OF, ending_call, limit_reached, next_expiry, unanimous
@@ -323,7 +323,7 @@ class Drive(Asking):
             plain = not (self.hooks.before_model or self.hooks.after_model or run.limits.seconds is not None)
             turn = await (self._respond(request) if plain else self._guarded(request))
             entry = None if turn is None else self._turn_entry(turn, offer)
-        except ModelError as e:
+        except (ModelError, DefinitionError) as e:
             return await self._fail(str(e))
         except (KeyboardInterrupt, SystemExit, asyncio.CancelledError, StoreError, Fenced):
             raise

