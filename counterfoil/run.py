@@ -109,9 +109,15 @@ class Run:
 
     @property
     def ended_by(self) -> str | None:
-        """tool, vote, answer, limit, cancelled or error; None while it is open."""
+        """tool, vote, answer, limit, cancelled, error or import; None while it is open."""
         ended = self._state.ended
         return ended.ended_by if ended else None
+
+    @property
+    def imported(self) -> dict[str, JsonValue] | None:
+        """Of a run from elsewhere: ``format``, ``source``, ``instructions`` and ``repairs``; else None."""
+        head = self._state.head
+        return head.imported if head else None
 
     @property
     def answer(self) -> str | None:

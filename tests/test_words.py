@@ -50,6 +50,7 @@ CALLS: dict[str, list[str]] = {
     "cut_off": [words.cut_off("refund")],
     "refused": [words.refused("refund")],
     "cut_off_answer": [words.cut_off_answer()],
+    "no_result": [words.no_result("refund")],
     "cancelled": [
         words.cancelled("refund", started=False),
         words.cancelled("refund", started=True, ended=True),

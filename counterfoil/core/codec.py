@@ -78,7 +78,7 @@ def _pair(value: JsonValue) -> tuple[int, int] | None:
     return cast("tuple[int, int]", tuple(value)) if isinstance(value, list) else None
 
 
-def _run(f: Fields, _: JsonValue) -> Entry:
+def _run(f: Fields, c: JsonValue) -> Entry:
     return RunEntry(
         **head_of(f),  # type: ignore[arg-type]  # the head's values are typed by encode
         agent=cast("str", f["agent"]),
@@ -88,6 +88,7 @@ def _run(f: Fields, _: JsonValue) -> Entry:
         on_disconnect=cast("str", f["onDisconnect"]),
         parent=cast("str | None", f["parent"]),
         direct=cast("bool", f["direct"]),
+        imported={"format": f["imported"]} if c is None and "imported" in f else cast("Fields | None", c),
     )
 
 

@@ -65,13 +65,19 @@ class RunEntry(Entry):
     parent: str | None = None
     direct: bool = False
     """One call without a model: a run of one step (contract 3)."""
+    imported: Fields | None = None
+    """Of a run from elsewhere: its ``format``, ``source`` and ``instructions``, and the ``repairs`` it needed."""
 
     def facts(self) -> Fields:
+        marked: Fields = {} if self.imported is None else {"imported": self.imported.get("format")}
         return {
             **Entry.facts(self), "direct": self.direct, "agent": self.agent, "caller": self.caller.to_json(),
             "limits": self.limits.to_json(), "approvals": self.approvals, "onDisconnect": self.on_disconnect,
-            "parent": self.parent,
+            "parent": self.parent, **marked,
         }  # fmt: skip  # rows by what belongs together
+
+    def content(self) -> bytes | None:
+        return None if self.imported is None else dumps(self.imported)
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)

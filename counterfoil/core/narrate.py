@@ -35,6 +35,7 @@ ENDED_BY: Mapping[str, str] = {
     "limit": "a limit was reached",
     "cancelled": "it was cancelled",
     "error": "it failed",
+    "import": "what was imported ends here",
 }
 """How a run ended, for a person."""
 
@@ -188,6 +189,13 @@ def notes(call: CallState, part: ToolResultPart | None, run_id: str) -> tuple[st
     if part.replaced is not None:
         found.append("a guard changed the result")
     return tuple(found)
+
+
+def import_notes(imported: Mapping[str, JsonValue]) -> tuple[str, ...]:
+    """What was repaired in a history from elsewhere, a line each."""
+    repairs = imported.get("repairs")
+    rows = [one for one in repairs if isinstance(one, dict)] if isinstance(repairs, list) else []
+    return tuple(one_line(f"repaired {one.get('place')}: {one.get('why')}") for one in rows)
 
 
 def decision_text(tool_name: str, decision: Decision, before: JsonValue) -> str:

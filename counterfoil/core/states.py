@@ -22,6 +22,7 @@ STATUS_OF: Mapping[str, str] = {
     "limit": "limited",
     "cancelled": "cancelled",
     "error": "failed",
+    "import": "completed",
 }
 """The status that each way of ending gives."""
 

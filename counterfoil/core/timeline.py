@@ -24,7 +24,16 @@ from counterfoil.core.entries import (
     RunEntry,
     TurnEntry,
 )
-from counterfoil.core.narrate import ENDED_BY, TURN_ENDS, decision_text, narration, notes, one_line, open_text
+from counterfoil.core.narrate import (
+    ENDED_BY,
+    TURN_ENDS,
+    decision_text,
+    import_notes,
+    narration,
+    notes,
+    one_line,
+    open_text,
+)
 from counterfoil.core.outcome import outcome_to_json
 from counterfoil.core.parts import call_part, participant, result_part
 from counterfoil.core.record import CallState, Record, RunState
@@ -104,7 +113,9 @@ def _plain_row(entry: Entry, run: RunState) -> Row:
     match entry:
         case RunEntry():
             user = entry.caller.user
-            return _row(entry, run, "run", SYSTEM, f"{entry.agent} began" + (f" for {user}" if user else ""))
+            began = "began" if entry.imported is None else "was imported"
+            row = _row(entry, run, "run", SYSTEM, f"{entry.agent} {began}" + (f" for {user}" if user else ""))
+            return replace(row, notes=import_notes(entry.imported or {}))
         case MessageEntry():
             row = _row(entry, run, "message", (entry.author_type, entry.author_name), entry.text)
             return replace(row, sequence=entry.sequence)

@@ -104,6 +104,11 @@ def cut_off_answer() -> str:
     return "Your answer was cut off by its token limit. Answer again, shorter."
 
 
+def no_result(tool: str) -> str:
+    """A call of an imported history that holds no result of it."""
+    return f"This history holds no result of {tool}. Nobody can say whether it ran: check before you call it again."
+
+
 def cancelled(tool: str, *, started: bool, ended: bool = False) -> str:
     """The caller ended the run."""
     if not started:

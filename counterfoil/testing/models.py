@@ -26,7 +26,7 @@ from counterfoil.model import (
     StopReason,
     TextDelta,
 )
-from counterfoil.testing.transcripts import read_values, turn_of
+from counterfoil.transcripts.files import read_values, turn_of
 
 _UNSET: Final[Any] = object()
 

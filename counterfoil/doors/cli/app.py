@@ -11,6 +11,7 @@ from counterfoil.doors.cli import (
     commands_replay,
     commands_run,
     commands_serve,
+    commands_transcripts,
     commands_work,
 )
 from counterfoil.doors.cli.common import root_options
@@ -37,6 +38,7 @@ for part in (
     commands_people,
     commands_check,
     commands_replay,
+    commands_transcripts,
 ):
     app.add_typer(part.app)
 app.add_typer(commands_keys.app, name="keys")

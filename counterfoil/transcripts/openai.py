@@ -1,0 +1,255 @@
+"""Messages of OpenAI's Chat Completions and items of its Responses, in and out (the request types of its SDK)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from counterfoil.core.content import Block, File, Image, Link, Text, block_text
+from counterfoil.core.jsontext import JsonValue, dumps
+from counterfoil.model import ModelCall, ModelTurn, StopReason
+from counterfoil.transcripts.layout import BETWEEN, laid_out, layout_of
+from counterfoil.transcripts.pairing import with_ids
+from counterfoil.transcripts.values import (
+    Answered,
+    Reading,
+    Reply,
+    Said,
+    Transcript,
+    array,
+    id_of,
+    obj,
+    plain,
+    text,
+    wrong,
+)
+
+WIRE: Final = "openai-responses"
+MAX_CHAT_ID: Final = 40
+MAX_ID: Final = 64
+_TEXTS: Final = ("text", "input_text", "output_text", "refusal")
+_CHAT: Final = frozenset({"role", "content", "tool_calls", "tool_call_id", "refusal", "function_call"})
+_TOOL: Final = _CHAT | {"name"}
+_ITEM: Final = frozenset({
+    "type", "role", "content", "id", "status", "call_id", "name", "arguments", "output", "phase",
+})  # fmt: skip  # rows of names
+_DATA: Final = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
+
+
+# ------------------------------------------------------------------------------------- Chat Completions
+
+
+def read_chat(messages: list[JsonValue]) -> Reading:
+    """The conversation of these messages.
+
+    Raises:
+        DefinitionError: one of them is no such message; the text names it.
+    """
+    read = Reading()
+    for number, value in enumerate(messages):
+        place = f"messages[{number}]"
+        message = obj(value, place)
+        role = message.get("role")
+        read.rest(place, message, _TOOL if role in ("tool", "function") else _CHAT)
+        match role:
+            case "system" | "developer" | "user":
+                for said in _texts(read, message.get("content"), f"{place}.content"):
+                    read.say(said, "user" if role == "user" else "system", place)
+            case "assistant":
+                read.items.append(Reply(_turn(read, message, place), place))
+            case "tool" | "function":
+                content = tuple(_blocks(read, message.get("content"), f"{place}.content"))
+                name = id_of(message.get("name"), f"{place}.name")
+                call_id = id_of(message.get("tool_call_id"), f"{place}.tool_call_id")
+                read.items.append(Answered(call_id, content or plain(""), None, name, place))
+            case _:
+                raise wrong(f"{place}.role", "system, developer, user, assistant, tool or function", role)
+    return read
+
+
+def _turn(read: Reading, message: dict[str, JsonValue], place: str) -> ModelTurn:
+    said = [*_texts(read, message.get("content"), f"{place}.content")]
+    refusal = message.get("refusal")
+    said += [text(refusal, f"{place}.refusal")] if refusal else []
+    calls = []
+    for number, value in enumerate(array(message.get("tool_calls"), f"{place}.tool_calls")):
+        at = f"{place}.tool_calls[{number}]"
+        call = obj(value, at)
+        if call.get("type", "function") != "function":
+            raise wrong(f"{at}.type", "function", call["type"])
+        calls.append(_call(obj(call.get("function"), f"{at}.function"), call.get("id"), at))
+    if message.get("function_call") is not None:
+        calls.append(_call(obj(message["function_call"], f"{place}.function_call"), None, f"{place}.function_call"))
+    stop: StopReason = "refusal" if refusal else "calls" if calls else "end"
+    return ModelTurn(BETWEEN.join(said), tuple(calls), stop)
+
+
+def _call(function: dict[str, JsonValue], call_id: JsonValue, place: str) -> ModelCall:
+    raw = function.get("arguments")
+    raw = dumps(raw).decode() if isinstance(raw, dict) else text("" if raw is None else raw, f"{place}.arguments")
+    return ModelCall(id_of(call_id, f"{place}.id"), text(function.get("name"), f"{place}.name"), raw)
+
+
+def _texts(read: Reading, content: JsonValue, place: str) -> Iterator[str]:
+    """The texts of a message; a medium is named, and noted."""
+    if isinstance(content, str):
+        yield text(content, place)
+        return
+    for number, value in enumerate(array(content, place)):
+        at = f"{place}[{number}]"
+        part = obj(value, at)
+        if part.get("type") in _TEXTS:
+            yield text(part.get("refusal" if part["type"] == "refusal" else "text"), at)
+            continue
+        block = medium(part, at)
+        read.leave(at, f"a part of type {part.get('type')}", part)
+        yield block_text(block) if block else f"[{part.get('type')}]"
+
+
+def _blocks(read: Reading, content: JsonValue, place: str) -> Iterator[Block]:
+    if isinstance(content, str):
+        yield Text(text(content, place))
+        return
+    for number, value in enumerate(array(content, place)):
+        at = f"{place}[{number}]"
+        part = obj(value, at)
+        block = Text(text(part.get("text"), at)) if part.get("type") in _TEXTS else medium(part, at)
+        if block is None:
+            read.leave(at, f"a part of type {part.get('type')}", part)
+            block = Text(f"[{part.get('type')}]")
+        yield block
+
+
+def medium(part: dict[str, JsonValue], place: str) -> Block | None:
+    """The image or file of a part of either wire; None where it is none that we know."""
+    given = part.get("image_url")
+    inner = part.get("file")
+    file = inner if isinstance(inner, dict) else part
+    url = given.get("url") if isinstance(given, dict) else given if given is not None else file.get("file_data")
+    if not isinstance(url, str):
+        return None
+    data = _DATA.fullmatch(url)
+    if data is None:
+        return Link(url)
+    try:
+        raw = base64.b64decode(data[2], validate=True)
+    except binascii.Error as error:
+        raise wrong(place, f"data in base64 ({error})", url) from error
+    name = file.get("filename")
+    return File(raw, data[1], name if isinstance(name, str) else None) if given is None else Image(raw, data[1])
+
+
+def write_chat(transcript: Transcript) -> list[JsonValue]:
+    """The messages, the system's first.
+
+    A result is text here: media are named. What a model was told of a failure is the text of its result.
+    """
+    out: list[JsonValue] = []
+    if transcript.instructions:
+        out.append({"role": "system", "content": transcript.instructions})
+    for item in with_ids(transcript.items, MAX_CHAT_ID):
+        match item:
+            case Said():
+                out.append({"role": item.role, "content": item.text})
+            case Reply(turn):
+                message: dict[str, JsonValue] = {"role": "assistant", "content": turn.text}
+                if turn.calls:
+                    message["content"] = turn.text if turn.text.strip() else None
+                    message["tool_calls"] = [
+                        {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments or ""}}
+                        for c in turn.calls
+                    ]
+                out.append(message)
+            case Answered():
+                out.append({"role": "tool", "tool_call_id": item.call_id, "content": item.text})
+    return out
+
+
+# -------------------------------------------------------------------------------------------- Responses
+
+
+def read_responses(items: list[JsonValue]) -> Reading:
+    """The conversation of these items; what the model made between two others is one turn.
+
+    Raises:
+        DefinitionError: as `read_chat`.
+    """
+    read = Reading()
+    own: list[tuple[str, JsonValue]] = []
+    """Pieces of the turn that is being read: text, call or reasoning."""
+    began = ""
+
+    def close() -> None:
+        if own:
+            read.items.append(Reply(layout_of(own, WIRE, "message"), began))
+            own.clear()
+
+    for number, value in enumerate(items):
+        place = f"input[{number}]"
+        item = obj(value, place)
+        kind, role = item.get("type", "message"), item.get("role")
+        if kind != "reasoning":
+            read.rest(place, item, _ITEM)
+        if (kind == "message" and role == "assistant") or kind in ("function_call", "reasoning"):
+            began = began if own else place
+        else:
+            close()
+        match kind:
+            case "message" if role == "assistant":
+                said = BETWEEN.join(_texts(read, item.get("content"), f"{place}.content"))
+                own.append(("text", said))
+            case "message" if role in ("user", "system", "developer"):
+                for said in _texts(read, item.get("content"), f"{place}.content"):
+                    read.say(said, "user" if role == "user" else "system", place)
+            case "message":
+                raise wrong(f"{place}.role", "user, system, developer or assistant", role)
+            case "function_call":
+                call = _call(item, item.get("call_id"), place)
+                own.append(("call", {"id": call.id, "name": call.name, "arguments": call.arguments}))
+            case "reasoning":
+                own.append(("opaque", item))
+            case "function_call_output":
+                content = tuple(_blocks(read, item.get("output"), f"{place}.output"))
+                call_id = id_of(item.get("call_id"), f"{place}.call_id")
+                read.items.append(Answered(call_id, content or plain(""), None, None, place))
+            case _:
+                raise wrong(f"{place}.type", "message, function_call, function_call_output or reasoning", kind)
+    close()
+    return read
+
+
+def write_responses(transcript: Transcript) -> list[JsonValue]:
+    """The items of a request's ``input``, without the instructions."""
+    out: list[JsonValue] = []
+    for item in with_ids(transcript.items, MAX_ID):
+        match item:
+            case Said():
+                out.append({"role": item.role, "content": item.text})
+            case Reply(turn):
+                for kind, value in laid_out(turn, WIRE, "message"):
+                    if kind == "text":
+                        out.append({"role": "assistant", "content": str(value)})
+                    elif isinstance(value, ModelCall):
+                        arguments = value.arguments or ""
+                        named: dict[str, JsonValue] = {"type": "function_call", "call_id": value.id, "name": value.name}
+                        out.append({**named, "arguments": arguments})
+                    else:
+                        out.append(value)  # type: ignore[arg-type]  # an opaque item
+            case Answered():
+                output: JsonValue = item.text
+                if any(isinstance(block, (Image, File)) for block in item.content):
+                    output = [_output(block) for block in item.content]
+                out.append({"type": "function_call_output", "call_id": item.call_id, "output": output})
+    return out
+
+
+def _output(block: Block) -> JsonValue:
+    if not isinstance(block, (Image, File)):
+        return {"type": "input_text", "text": block_text(block)}
+    url = f"data:{block.mime};base64,{base64.b64encode(block.data).decode()}"
+    if isinstance(block, Image):
+        return {"type": "input_image", "image_url": url}
+    return {"type": "input_file", "filename": block.name or "file", "file_data": url}

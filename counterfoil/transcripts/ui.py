@@ -1,0 +1,95 @@
+"""A run as messages of the AI SDK's user interface, version 7 (the type `UIMessage` of the npm package ``ai``)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from counterfoil.core.items import Message, ToolCallPart, ToolResultPart
+from counterfoil.core.jsontext import JsonValue, loads
+from counterfoil.core.outcome import Denied, Rejected, Skipped, Succeeded
+from counterfoil.core.parts import items_of
+from counterfoil.run import Run
+
+ROLES: Final = {"Human": "user", "Agent": "assistant", "System": "system"}
+
+
+def ui_messages(run: Run, *, conversation: bool = False) -> list[JsonValue]:
+    """The run's messages: a person's, a system's, and between them all that the model said and called as one.
+
+    A call is a part ``dynamic-tool``, in whatever state it is on record: waiting for a person, rejected or denied,
+    failed with the model's text, or with its output. Nothing of details, narration or another thread is in it.
+
+    Args:
+        run: on record, ended or not.
+        conversation: with the runs of its interaction before it.
+    """
+    record = run._fold.record
+    order = list(record.runs)
+    wanted = order[: order.index(run.id) + 1] if conversation else [run.id]
+    out: list[JsonValue] = []
+    parts: list[JsonValue] = []
+    for run_id in wanted:
+        if record.runs[run_id].head is not None and record.runs[run_id].head.thread_id is not None:  # type: ignore[union-attr]  # just seen
+            continue
+        step: tuple[str, int] | None = None
+        items = items_of(record, run_id)
+        results = {item.call_id: item for item in items if isinstance(item, ToolResultPart)}
+        for item in items:
+            if isinstance(item, ToolResultPart):
+                continue
+            if isinstance(item, Message) and item.step_index is None:
+                parts = []
+                text: JsonValue = {"type": "text", "text": item.text}
+                role = ROLES[item.author.type]
+                out.append({"id": f"{run_id}:{item.sequence}", "role": role, "parts": [text]})
+                step = None
+                continue
+            if step is None:
+                parts = []
+                out.append({"id": f"{run_id}:{item.sequence}", "role": "assistant", "parts": parts})
+            if step != (run_id, item.step_index or 0):
+                step = (run_id, item.step_index or 0)
+                parts.append({"type": "step-start"})
+            if isinstance(item, Message):
+                parts.append({"type": "text", "text": item.text, "state": "done"})
+            else:
+                parts.append(_call(item, results.get(item.call_id)))
+    return out
+
+
+def _call(call: ToolCallPart, result: ToolResultPart | None) -> JsonValue:
+    part: dict[str, JsonValue] = {
+        "type": "dynamic-tool",
+        "toolName": call.tool_name,
+        "toolCallId": call.call_id,
+        "input": _input(call),
+    }
+    asked = call.approval
+    if result is None:
+        if asked is None:
+            return {**part, "state": "input-available"}
+        if asked.decision is None:
+            return {**part, "state": "approval-requested", "approval": {"id": asked.id}}
+        mark: dict[str, JsonValue] = {"id": asked.id, "approved": asked.decision == "approve"}
+        return {**part, "state": "approval-responded", "approval": mark}
+    text = result.result.model_output
+    match result.result.outcome:
+        case Rejected() | Denied() as refused:
+            why: dict[str, JsonValue] = {"reason": refused.reason} if refused.reason else {}
+            given = asked.id if asked is not None else call.call_id
+            return {**part, "state": "output-denied", "approval": {"id": given, "approved": False, **why}}
+        case Succeeded() | Skipped():
+            output = text if result.output is None else result.output
+            return {**part, "state": "output-available", "output": output}
+        case _:
+            return {**part, "state": "output-error", "errorText": text}
+
+
+def _input(call: ToolCallPart) -> JsonValue:
+    known = call.effective_input if call.effective_input is not None else call.input
+    if known is not None:
+        return known
+    try:
+        return loads(call.raw_input)
+    except ValueError:
+        return call.raw_input
