@@ -42,6 +42,11 @@ def encode(entry: Entry) -> tuple[bytes, bytes | None]:
             made = None
         if made is not None:
             return made
+    return by_dict(entry)
+
+
+def by_dict(entry: Entry) -> tuple[bytes, bytes | None]:
+    """As `encode`, for any entry."""
     content = entry.content()
     body = entry.facts()
     if content is not None:

@@ -6,15 +6,17 @@ A function here checks and encodes before its first write: a refusal leaves noth
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import NamedTuple, TypeAlias
 
 from counterfoil.adapters.stores.sqlite.database import SQL
 from counterfoil.adapters.stores.sqlite.known import AT_ONCE, SETTLED, KnownRun, Tip, WritingConnection
 from counterfoil.core.call_entries import CallEntry, ResultEntry, StartEntry, WaitingEntry
-from counterfoil.core.codec import chain, encode
+from counterfoil.core.codec import by_dict, chain, encode
 from counterfoil.core.entries import Entry, TurnEntry
 from counterfoil.core.errors import Fenced, UsageError
 from counterfoil.core.jsontext import dumps
+from counterfoil.core.plain_bodies import WRITERS
 from counterfoil.core.report import ToolErrorReport
 from counterfoil.store import Behind, KeptText, Lease, StatusChange
 
@@ -118,14 +120,14 @@ def at_once(db: WritingConnection, lease: Lease, entries: Sequence[Entry]) -> in
             return None
         place += 1
         e.entry = place & _ENTRY
-        if isinstance(e, TurnEntry):
+        kind = type(e)
+        if kind is TurnEntry:
             e.sequence = sequence
             sequence += e.width
-            body, content = encode(e)
-            digest = chain(digest, body)
+            body, content = WRITERS[kind](e) or by_dict(e)
+            digest = sha256(digest + body).digest()  # as `chain`
             values += place, number, "turn", None, None, None, e.sequence, sequence, body, content, digest
             continue
-        kind = type(e)
         if kind is not StartEntry and kind is not ResultEntry:
             return None
         key = e.step, e.index  # type: ignore[attr-defined]  # mypy: no narrowing by `is`
@@ -138,8 +140,8 @@ def at_once(db: WritingConnection, lease: Lease, entries: Sequence[Entry]) -> in
             after[key], slot = SETTLED, 0
         if not right:
             return None
-        body, content = encode(e)
-        digest = chain(digest, body)
+        body, content = WRITERS[kind](e) or by_dict(e)
+        digest = sha256(digest + body).digest()
         values += place, number, e.kind, *key, slot, e.sequence, sequence, body, content, digest
     values += number, run.epoch
     if not db.append_at_once(values, len(entries)):
