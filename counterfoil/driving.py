@@ -26,7 +26,7 @@ from counterfoil.hub import Locks, Slots
 from counterfoil.loop import Drive
 from counterfoil.pool import ThreadPool
 from counterfoil.run import Fold
-from counterfoil.store import Lease, OverQuota, Owner, RunRow
+from counterfoil.store import Lease, LockLost, OverQuota, Owner, RunRow
 from counterfoil.sweep import POLL_SECONDS, Sweep
 
 log = logging.getLogger("counterfoil")
@@ -107,6 +107,11 @@ class Driving(Deciding):
             if left:
                 await asyncio.shield(self._give_up(drive))
                 drive._foreign = True  # tells an engine that the run waits for another process
+        except LockLost:
+            log.info("run %s is taken up again: this process was silent, and another took a lock of it", run_id)
+            await asyncio.shield(self._give_up(drive))
+            await self._read_again(fold)
+            drive._foreign = True
         except Fenced as e:
             log.info("run %s is driven by another worker now: %s", run_id, e)
             await drive.abandon()

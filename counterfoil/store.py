@@ -148,6 +148,10 @@ class Behind(Refusal):
     """The commit expected another last entry: somebody else's must be read first. Nothing was written."""
 
 
+class LockLost(Refusal):
+    """A start names a lock that the run's owner has no longer. Nothing was written."""
+
+
 @dataclass(frozen=True, slots=True)
 class Quota:
     """What a tenant may use, over all workers that are given it. A run that is paused uses nothing.
@@ -302,9 +306,10 @@ class Store(Protocol):
         Laws that it keeps: a StartEntry is the only one of its (run, step, index, attempt), attempts grow,
         its call has no result, and the approval that it names was decided approve or rerun and is consumed
         by it, once. A ResultEntry is the only one of its call and names the attempt of the call's newest
-        start (0 where there is none). A WaitingEntry opens an approval in place of an earlier one of its
-        call; a ResultEntry closes what is still open for its call. An end closes the interaction's open run
-        and every approval of the run.
+        start (0 where there is none). Where the store is `shared`, the run's owner holds the lock that a
+        StartEntry names: who was silent for too long may have lost it meanwhile. A WaitingEntry opens an
+        approval in place of an earlier one of its call; a ResultEntry closes what is still open for its call.
+        An end closes the interaction's open run and every approval of the run.
 
         Args:
             lease: what `claim` gave; a run that was created claimed has epoch 1.
@@ -319,6 +324,7 @@ class Store(Protocol):
 
         Raises:
             Fenced: another worker holds the run, or nobody does, or a law above would break.
+            LockLost: the run's owner has lost the lock of a start.
             Behind: see ``expect``.
             UsageError: an entry names another run than the lease, or a turn or call entry another thread than
                 the run's first entry.

@@ -14,6 +14,7 @@ from counterfoil.core.errors import DefinitionError
 from counterfoil.core.limits import DEAD_AFTER
 from counterfoil.effects import Effects
 from counterfoil.owners import owner_text
+from counterfoil.store import LockLost
 from counterfoil.testing import call, say
 from tests.helpers import Child, Gate, agent, arrives, fine, go, outcomes, shared, until
 from tests.marks import law
@@ -220,6 +221,40 @@ def test_a_lock_that_was_lost_is_not_passed_on_by_whoever_had_it(place):
             await other.wait()
             await run.wait()
             assert gate.log == ["+a", "+b", "-a", "-b", "+next", "-next"]
+
+    go(main())
+
+
+@shared
+@law("2.7.lock")
+def test_a_lock_that_was_lost_before_the_start_was_on_record_gives_no_start(place):
+    async def main():
+        gate = Gate()
+        one = agent([[call("work", at="a", id="a")], say("done")], gate.tool(lock="till"), name="one")
+        two = agent([[call("work", at="b", id="b")], say("done")], gate.tool(lock="till"), name="two")
+        first = place.runtime(one, host="a", heartbeat=BEAT)
+        second = place.runtime(two, host="b", heartbeat=BEAT)
+        commit, refused = first.store.commit, []
+
+        async def late(lease, entries, **more):
+            if any(e.kind == "start" for e in entries) and not gate.log:
+                freeze(first)  # it has the lock, and the start is not on record yet
+                await second.start("two", "go")
+                await gate.began("b")
+            try:
+                return await commit(lease, entries, **more)
+            except LockLost as e:
+                refused.append(e)
+                raise
+            finally:
+                gate.open("b")
+
+        async with first, second:
+            first.store.commit = late
+            gate.open("a")
+            run = await first.start("one", "go")
+            await run.wait()
+            assert (gate.log, run.answer, len(refused)) == (["+b", "-b", "+a", "-a"], "done", 1)
 
     go(main())
 

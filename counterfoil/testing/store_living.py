@@ -7,11 +7,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from counterfoil.core.limits import DEAD_AFTER
 from counterfoil.owners import leave, this_process
-from counterfoil.store import Owner, Store
+from counterfoil.store import LockLost, Owner, Store
 from counterfoil.testing import records as r
-from counterfoil.testing.store_bench import Bench, stored
+from counterfoil.testing.store_bench import Bench, claimed, intact, log, stored
 
 SHORT = 0.02
 """Seconds between the heartbeats of an owner that is to be dead soon."""
@@ -123,6 +125,29 @@ class LivingTests(Bench):
         await store.unlock("acme", "order:8", r.WORKER)
         await store.beat(r.OTHER_WORKER, LONG)
         assert not await store.lock("acme", "order:8", r.WORKER), "it went to another"
+
+    @stored
+    async def test_a_start_is_refused_when_its_lock_was_lost(self, store: Store) -> None:
+        lease = await claimed(store)
+        if not store.shared:
+            await store.commit(lease, [r.turn(), r.start(lock="order:7")])
+            return
+        await store.commit(lease, [r.turn(calls=2)])
+        for holder in (None, r.OTHER_WORKER):
+            if holder is not None:
+                assert await store.lock("acme", "order:7", holder)
+            before = await log(store)
+            with pytest.raises(LockLost):
+                await store.commit(lease, [r.start(lock="order:7")])
+            assert len(await log(store)) == len(before)
+        await store.unlock("acme", "order:7", r.OTHER_WORKER)
+        assert await store.lock("other", "order:7", r.OTHER_WORKER)
+        assert await store.lock("acme", "order:7", r.WORKER)
+        await store.commit(lease, [r.start(lock="order:7")])
+        with pytest.raises(LockLost):
+            await store.commit(lease, [r.start(index=1, lock="order:8")])
+        await store.commit(lease, [r.start(index=1)])
+        await intact(store)
 
     @stored
     async def test_of_many_that_want_a_lock_one_has_it(self, store: Store) -> None:

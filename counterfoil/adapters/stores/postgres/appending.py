@@ -23,7 +23,8 @@ from counterfoil.core.errors import Fenced, UsageError
 from counterfoil.core.jsontext import dumps
 from counterfoil.core.report import ToolErrorReport
 from counterfoil.core.states import OPEN
-from counterfoil.store import Behind, KeptText, Lease, StatusChange
+from counterfoil.owners import owner_text
+from counterfoil.store import Behind, KeptText, Lease, LockLost, Owner, RunRow, StatusChange
 
 Row: TypeAlias = tuple[Any, ...]
 
@@ -122,7 +123,9 @@ def _is_plain(what: Commit, talk: Talk, run: KnownRun) -> bool:
     if run.epoch != what.lease.epoch or not run.owned or what.expect not in (None, talk.entry):
         return False
     for e in what.entries:
-        if isinstance(e, WaitingEntry) or (isinstance(e, StartEntry) and e.approval_id is not None):
+        if isinstance(e, WaitingEntry):
+            return False
+        if isinstance(e, StartEntry) and not (e.approval_id is None and e.lock is None):
             return False
     return True
 
@@ -234,6 +237,7 @@ async def _checked(db: Db, known: Known, what: Commit) -> int:
     if run is None:
         run = await learn(db, held)
     after = check(run, lease.run_id, entries, await usable_approvals(db, run.number, entries))
+    await _hold_locks(db, row, entries)
     new_texts = await _new_texts(db, lease.tenant, kept) if kept else ()
     await append(db, talk, run.number, entries)
     await track(db, run, entries)
@@ -247,6 +251,16 @@ async def _checked(db: Db, known: Known, what: Commit) -> int:
     run.calls.update(after)
     known.wrote(row.tenant, row.interaction_id, talk, row.run_id, None if change is not None else run)
     return talk.entry
+
+
+async def _hold_locks(db: Db, row: RunRow, entries: Sequence[Entry]) -> None:
+    """See that the run's owner has the locks of the starts, and keeps them until the end of this transaction."""
+    wanted = {named(row.tenant, e.lock) for e in entries if isinstance(e, StartEntry) and e.lock is not None}
+    if wanted:
+        owner = owner_text(cast("Owner", row.owner))
+        held = {name for name, holder in await fetch(db, "hold_locks", sorted(wanted)) if holder == owner}
+        if held != wanted:
+            raise LockLost
 
 
 async def append(db: Db, talk: Talk, run: int, entries: Sequence[Entry]) -> None:

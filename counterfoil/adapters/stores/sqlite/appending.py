@@ -18,7 +18,7 @@ from counterfoil.core.errors import Fenced, UsageError
 from counterfoil.core.jsontext import dumps
 from counterfoil.core.plain_bodies import WRITERS
 from counterfoil.core.report import ToolErrorReport
-from counterfoil.store import Behind, KeptText, Lease, StatusChange
+from counterfoil.store import Behind, KeptText, Lease, LockLost, StatusChange
 
 Row: TypeAlias = tuple[object, ...]
 
@@ -133,7 +133,7 @@ def at_once(db: WritingConnection, lease: Lease, entries: Sequence[Entry]) -> in
         key = e.step, e.index  # type: ignore[attr-defined]  # mypy: no narrowing by `is`
         state, attempt = after[key] if key in after else run.calls.get(key, 0), e.attempt  # type: ignore[attr-defined]  # as above
         if kind is StartEntry:
-            right = 0 <= state < attempt and e.approval_id is None  # type: ignore[attr-defined]  # as above
+            right = 0 <= state < attempt and e.approval_id is None and e.lock is None  # type: ignore[attr-defined]  # as above
             after[key] = slot = attempt
         else:
             right = 0 <= state == attempt
@@ -162,6 +162,7 @@ def check(
 
     Raises:
         Fenced: a doubled start or result, a result of an old attempt, an approval that gives no start.
+        LockLost: the run's owner has lost the lock of a start.
         UsageError: an entry belongs to another run or thread.
     """
     thread = run.thread
@@ -175,7 +176,7 @@ def check(
         if kind is StartEntry:
             key = (e.step, e.index)  # type: ignore[attr-defined]  # mypy: no narrowing by `is`
             state = after[key] if key in after else run.state(db, key, tip)
-            if not 0 <= state < e.attempt or e.approval_id is not None:  # type: ignore[attr-defined]  # as above
+            if not 0 <= state < e.attempt or e.approval_id is not None or e.lock is not None:  # type: ignore[attr-defined]  # as above
                 is_plain = False
                 _check_start(db, run.number, e, state, used)  # type: ignore[arg-type]  # as above
             after[key] = e.attempt  # type: ignore[attr-defined]  # as above
@@ -193,6 +194,8 @@ def check(
 def _check_start(db: WritingConnection, run: int, e: StartEntry, state: int, used: list[str]) -> None:
     if not 0 <= state < e.attempt:
         raise Fenced(f"call {e.call_id} of run {e.run_id} was started or settled before; read the run again")
+    if e.lock is not None and db.execute(SQL["has_lock"], (e.lock, run)).fetchone() is None:
+        raise LockLost
     if e.approval_id is None:
         return
     asked = db.execute(SQL["approval_for_start"], (run, e.approval_id)).fetchone()

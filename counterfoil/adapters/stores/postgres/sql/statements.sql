@@ -1,5 +1,6 @@
 -- One statement under each name. `$1 << 32` is the place before an interaction's first entry.
--- Every write locks its interaction's row first, then its run's: `held` and `interaction` are the only locks.
+-- Every write locks its interaction's row first, then its run's: `held` and `interaction` are the only locks, but for
+-- those on rows of `locks`, which come last.
 
 -- name: held
 SELECT r.id, i.id, r.tenant, r.agent, r.status, r.ended_by, r.epoch, r.owner, r.runnable,
@@ -100,6 +101,9 @@ INSERT INTO locks (name, tenant, lock, owner) VALUES ($1, $2, $3, $4) ON CONFLIC
 
 -- name: lock_holder
 SELECT owner FROM locks WHERE name = $1 FOR UPDATE
+
+-- name: hold_locks
+SELECT name, owner FROM locks WHERE name = ANY($1) FOR SHARE
 
 -- name: lock
 UPDATE locks SET owner = $2 WHERE name = $1

@@ -19,6 +19,9 @@ WHERE (SELECT epoch FROM runs WHERE number = ? AND owner IS NOT NULL) = ?
 -- name: calls_since
 SELECT step, idx, slot FROM entries WHERE place > ? AND place <= ? AND run = ? AND slot IS NOT NULL ORDER BY place
 
+-- name: has_lock
+SELECT 1 FROM runs r JOIN locks l ON l.tenant = r.tenant AND l.owner = r.owner AND l.name = ? WHERE r.number = ?
+
 -- name: is_asking
 SELECT 1 FROM approvals WHERE run = ? AND open = 1 LIMIT 1
 
