@@ -3,22 +3,88 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
-from collections.abc import AsyncIterator
-from typing import Protocol
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol, TypeAlias
 
 from counterfoil.core.entries import PausedEntry
+from counterfoil.core.errors import StoreError
 from counterfoil.core.events import Event, event_of
 from counterfoil.core.record import Record
 from counterfoil.core.states import OPEN
 from counterfoil.hub import Hub
 from counterfoil.store import RunRow, Store
 
+log = logging.getLogger("counterfoil")
+
 POLL_SECONDS = 0.1
-"""How often the record is read where the run is driven by another process."""
-DRIVEN_SECONDS = 1.0
-"""How often it is read where this process drives, or looks whether it can: commits here wake who listens, but a look
-that ends without a drive wakes nobody."""
+"""How often the store is asked for what other processes have written to what is followed here."""
+LOOK_SECONDS = 1.0
+"""How often the row of a run is read that may have paused for good: nothing is written when its driver lets go."""
+
+Place: TypeAlias = tuple[str, str]
+"""Tenant and id of an interaction."""
+
+
+class Lookout:
+    """Looks for what other processes write: one question to the store for all who wait, however many they are.
+
+    Args:
+        store: open, while somebody waits.
+        driving: whether this process drives a run; its commits wake who follows it by themselves.
+    """
+
+    def __init__(self, store: Store, driving: Callable[[str], bool]) -> None:
+        self._store = store
+        self._driving = driving
+        self._waiting: dict[asyncio.Event, tuple[Place, str, int]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    async def wait(self, signal: asyncio.Event, place: Place, run_id: str, tip: int, seconds: float | None) -> None:
+        """Wait for a signal, for an entry after ``tip``, or for a time."""
+        self._waiting[signal] = (place, run_id, tip)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._go())
+        try:
+            async with asyncio.timeout(seconds):
+                await signal.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._waiting.pop(signal, None)
+
+    async def _go(self) -> None:
+        try:
+            while self._waiting:
+                await asyncio.sleep(POLL_SECONDS)
+                await self._look()
+        finally:
+            self._task = None
+            self._wake()  # whoever waits yet finds out for itself what is wrong
+
+    async def _look(self) -> None:
+        places = {place for place, run_id, _ in self._waiting.values() if not self._driving(run_id)}
+        if not places:
+            return
+        try:
+            tips = await self._store.tips(places)
+        except StoreError:
+            log.exception("the record could not be read for who follows it; it is tried again")
+            return
+        for signal, (place, _, tip) in self._waiting.items():
+            if tips.get(place, 0) > tip:
+                signal.set()
+
+    def _wake(self) -> None:
+        for signal in self._waiting:
+            signal.set()
+
+    def close(self) -> None:
+        """The store is about to be closed: whoever waits is woken, and finds that out."""
+        if self._task is not None:
+            self._task.cancel()
+        self._wake()
 
 
 class Followed(Protocol):
@@ -26,6 +92,7 @@ class Followed(Protocol):
 
     store: Store
     hub: Hub
+    lookout: Lookout
 
     def driving(self, run_id: str) -> bool:
         """Whether this process drives the run now."""
@@ -34,25 +101,31 @@ class Followed(Protocol):
 async def follow(runtime: Followed, row: RunRow, after: int, *, to_end: bool = False) -> AsyncIterator[Event]:
     """Events of a run after an entry until it ends or pauses; deltas and progress only while they happen here.
 
+    A slow reader holds no run up: what is on record is read when it is wanted, and the rest is dropped.
+
     Args:
         runtime: of this process.
         row: the run's.
         after: the entry.
         to_end: go on over pauses.
     """
-    store, run_id = runtime.store, row.run_id
+    store, run_id, place = runtime.store, row.run_id, (row.tenant, row.interaction_id)
     listener = runtime.hub.add(run_id)
-    record = Record()
+    record, tip = Record(), 0
     try:
         while True:
             listener.signal.clear()
-            fresh = [e for e in await store.entries(row.tenant, row.interaction_id, record.tip) if e.entry > record.tip]
             # What is on record is folded whole first: an event may show what a later entry of its commit says.
-            for entry in fresh:
-                record.apply(entry)
+            fresh = []
+            for entry in await store.entries(*place, record.tip):
+                if entry.entry > record.tip:
+                    record.apply(entry)
+                    if entry.entry > tip:
+                        fresh.append(entry)
+            tip = record.tip
             # Deltas and progress say after which entry they came; what is newer than this reading waits for the next.
             live: deque[Event] = deque()
-            while listener.live and listener.live[0].entry <= record.tip:
+            while listener.live and listener.live[0].entry <= tip:
                 live.append(listener.live.popleft())
             paused = False
             for entry in fresh:
@@ -66,21 +139,16 @@ async def follow(runtime: Followed, row: RunRow, after: int, *, to_end: bool = F
                     yield event
             for event in live:
                 yield event
-            state = record.runs.get(run_id)
-            if state is not None and state.status not in OPEN:
+            status = record.runs[run_id].status if run_id in record.runs else "running"
+            if status not in OPEN:
                 return
-            if not to_end and state is not None and state.status == "paused" and (paused or not fresh):
+            if status == "paused" and to_end:
+                record = Record()  # a pause may last for days, and many may follow it; it is read again after that
+            elif status == "paused" and (paused or not fresh):
                 current = await store.run(row.tenant, run_id)
                 if current.status == "paused" and not current.runnable and not runtime.driving(run_id):
                     return
-            await _signal(listener.signal, DRIVEN_SECONDS if runtime.driving(run_id) else POLL_SECONDS)
+            fresh = []
+            await runtime.lookout.wait(listener.signal, place, run_id, tip, None if to_end else LOOK_SECONDS)
     finally:
         runtime.hub.remove(run_id, listener)
-
-
-async def _signal(signal: asyncio.Event, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await signal.wait()
-    except TimeoutError:
-        pass

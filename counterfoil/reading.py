@@ -18,7 +18,7 @@ from counterfoil.core.report import ToolErrorReport
 from counterfoil.core.states import ENDED
 from counterfoil.core.turn import micros, moment
 from counterfoil.effects import Effects
-from counterfoil.follow import follow
+from counterfoil.follow import Lookout, follow
 from counterfoil.hooks import Hooks, join_hooks
 from counterfoil.hub import Hub
 from counterfoil.run import Fold, Run, Runs
@@ -38,6 +38,7 @@ class Reading:
     store: Store
     effects: Effects
     hub: Hub
+    lookout: Lookout
     agents: dict[str, Any]
     hooks: Hooks | Sequence[Hooks] | None
     deps: Callable[[Caller], Any] | None

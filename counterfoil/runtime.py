@@ -26,6 +26,7 @@ from counterfoil.core.record import Record
 from counterfoil.dispatch import Dispatch
 from counterfoil.driving import Driving
 from counterfoil.effects import REAL, Effects
+from counterfoil.follow import Lookout
 from counterfoil.heart import Heart
 from counterfoil.hooks import Hooks
 from counterfoil.hub import Hub, Locks, Slots
@@ -90,6 +91,7 @@ class Runtime(Driving):
         self.store: Store = store if store is not None else resolve("store", url.partition("://")[0])(url)
         self.dispatch: Dispatch = resolve("dispatch", dispatch.partition(":")[0])(dispatch, self)
         self.hub = Hub()
+        self.lookout = Lookout(self.store, self.driving)
         self.slots = Slots(concurrency)
         self._open = False
         self.leaving = False
@@ -200,6 +202,7 @@ class Runtime(Driving):
         await self._give_up_rest()
         await self.locks.close()
         await self.heart.stop()
+        self.lookout.close()
         for agent in self.agents.values():
             if hasattr(agent, "close_model"):
                 await agent.close_model()

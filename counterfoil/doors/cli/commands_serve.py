@@ -34,6 +34,15 @@ async def serve(
     dev: Annotated[
         bool, typer.Option("--dev", help="Requests without a key may do everything; on this machine alone.")
     ] = False,
+    disconnect_grace: Annotated[
+        float | None,
+        typer.Option(
+            "--disconnect-grace",
+            metavar="SECONDS",
+            min=0,
+            help="Before a run is cancelled whose client has gone, where it was started so.",
+        ),
+    ] = None,
     grace: Annotated[
         float, typer.Option("--grace", metavar="SECONDS", min=0, help="For bodies to end when it is told to end.")
     ] = GRACE_SECONDS,
@@ -51,19 +60,15 @@ async def serve(
         raise Stop(f"--dev asks for no key, so it listens on this machine alone; leave out --dev or --host {host}")
     agents = list(dict.fromkeys(agent for spec in modules or () for agent in load_agents(spec)))
     stop = told_to_end()
-    logs = logging.getLogger("counterfoil.http")
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logs.addHandler(handler)
-    logs.setLevel(logging.INFO)
-    logs.propagate = False
+    _log_requests()
     async with wiring.open_runtime(session.store, agents) as runtime:
         if not dev and not await runtime.store.has_keys(runtime.effects.now()):
             raise Stop(
                 "no key counts in this store, so nobody could ask anything; type counterfoil keys create, "
                 "or serve this machine alone with --dev"
             )
-        served = http.create_app(runtime, dev=wiring.login() if dev else None)
+        settings = {} if disconnect_grace is None else {"disconnect_grace": disconnect_grace}
+        served = http.create_app(runtime, dev=wiring.login() if dev else None, **settings)
         with bind(host, port) as listening:
             place = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
             whole = await serve_app(
@@ -72,3 +77,13 @@ async def serve(
             )  # fmt: skip  # two rows
         session.out.note("stopped" if whole else "bodies that did not end in time are told to stop")
     return Code.DONE
+
+
+def _log_requests() -> None:
+    """A line for each request, with its id, to standard error."""
+    logs = logging.getLogger("counterfoil.http")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logs.addHandler(handler)
+    logs.setLevel(logging.INFO)
+    logs.propagate = False

@@ -6,7 +6,7 @@ import asyncio
 import importlib.metadata
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
@@ -33,7 +33,10 @@ GZIP_OVER: Final = 1000
 """Bytes of an answer from which on it is compressed; below, the head of a packet costs as much."""
 
 
-def create_app(runtime: Runtime, *, dev: str | None = None, max_body: int = MAX_BODY) -> FastAPI:
+def create_app(
+    runtime: Runtime, *, dev: str | None = None, max_body: int = MAX_BODY, heartbeat: float = live.HEARTBEAT,
+    disconnect_grace: float = live.DISCONNECT_GRACE,
+) -> FastAPI:  # fmt: skip  # two rows
     """The ASGI application.
 
     Args:
@@ -41,22 +44,26 @@ def create_app(runtime: Runtime, *, dev: str | None = None, max_body: int = MAX_
         dev: the user of requests without a key, who may do everything in the tenant ``default``: for a machine of
             one's own, never for an address that others reach. None: every request needs a key.
         max_body: bytes of a body.
+        heartbeat: seconds between two comments on a stream of events that is quiet.
+        disconnect_grace: seconds after which a run with ``on_disconnect="cancel"`` is cancelled when the last client
+            that followed it here has gone.
     """
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
         app.state.leaving = asyncio.get_running_loop().create_future()
-        if runtime.opened:
-            yield
-            return
-        async with runtime:
+        async with AsyncExitStack() as stack:
+            if not runtime.opened:
+                await stack.enter_async_context(runtime)
+            stack.callback(app.state.followers.close)
             yield
 
     app = FastAPI(
         title="Counterfoil", version=_version(), summary="Accountable tool calls: every call gets exactly one result.",
         lifespan=life, docs_url=None, redoc_url=None, redirect_slashes=False,
     )  # fmt: skip  # two rows
-    app.state.runtime = runtime
+    app.state.runtime, app.state.heartbeat = runtime, heartbeat
+    app.state.followers = live.Followers(runtime, disconnect_grace)
     app.state.dev = None if dev is None else Access("default", dev, (), frozenset(SCOPES))
     for part in (runs, live, people, about):
         app.include_router(part.router)

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import logging
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response
+from starlette.datastructures import State
 from starlette.types import Receive, Scope, Send
 
+from counterfoil.core.errors import CounterfoilError
 from counterfoil.core.events import CallProgress, Event, TurnDelta
 from counterfoil.core.jsontext import dumps
 from counterfoil.core.states import OPEN
 from counterfoil.core.wire_live import event_json
 from counterfoil.doors.http.access import Reader
 from counterfoil.doors.http.common import ASKED, OF_RUN, Held, answers, visible
+from counterfoil.run import Run
+from counterfoil.runtime import Runtime
+
+log = logging.getLogger("counterfoil.http")
 
 router = APIRouter(tags=["runs"])
 
 HEARTBEAT: Final = 15.0
 """Seconds between two comments on a quiet stream: proxies cut what is silent for 30 to 60."""
+DISCONNECT_GRACE: Final = 30.0
+"""Seconds that a client has to come back to a run that is cancelled with it."""
 RETRY_MS: Final = 1000
 """Milliseconds that a client waits before it connects again."""
 
@@ -32,43 +41,112 @@ def frame(event: Event) -> bytes:
     return id_ + b"event: " + type(event).__name__.encode() + b"\ndata: " + dumps(event_json(event)) + b"\n\n"
 
 
+class Followers:
+    """Who follows runs that are cancelled when nobody does any more.
+
+    Args:
+        runtime: whose runs.
+        grace: seconds that a client has to come back.
+    """
+
+    def __init__(self, runtime: Runtime, grace: float) -> None:
+        self._runtime = runtime
+        self._grace = grace
+        self._here: Counter[str] = Counter()
+        self._going: dict[str, asyncio.Task[None]] = {}
+
+    def come(self, run: Run) -> None:
+        """A client follows the run."""
+        self._here[run.id] += 1
+        if task := self._going.pop(run.id, None):
+            task.cancel()
+
+    def leave(self, run: Run, *, dropped: bool) -> None:
+        """It does no more.
+
+        Args:
+            run: the run.
+            dropped: the client went away before the run's end, and was not sent away by this server.
+        """
+        self._here[run.id] -= 1
+        if self._here[run.id]:
+            return
+        del self._here[run.id]
+        if dropped:
+            self._going[run.id] = asyncio.create_task(self._cancel(run))
+
+    async def _cancel(self, run: Run) -> None:
+        await asyncio.sleep(self._grace)
+        del self._going[run.id]
+        try:
+            await run.cancel("the client that followed the run went away")
+        except CounterfoilError:
+            log.exception("run %s could not be cancelled for the client that went away", run.id)
+
+    def close(self) -> None:
+        """The server leaves: clients go on elsewhere."""
+        for task in self._going.values():
+            task.cancel()
+
+
+def cancels(run: Run) -> bool:
+    """Whether the run is to be cancelled when nobody follows it any more."""
+    head = run._fold.record.runs[run.id].head  # the fold is what a view is made of
+    return head is not None and head.on_disconnect == "cancel"
+
+
 class EventStream(Response):
-    """Writes events as they come, until they end, the reader goes away or the server leaves."""
+    """Writes events as they come, until they end, the reader goes away or the server leaves.
+
+    Args:
+        run: whose.
+        events: what comes.
+        state: of the application.
+        threads: other threads than the main one are shown too.
+    """
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncIterator[Event], leaving: asyncio.Future[None]) -> None:
+    def __init__(self, run: Run, events: AsyncIterator[Event], state: State, *, threads: bool) -> None:
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
-        self._events = events
-        self._leaving = leaving
+        self._run, self._events, self._state, self._threads = run, events, state, threads
 
     async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
         """Write them."""
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        followers: Followers | None = self._state.followers if cancels(self._run) else None
+        if followers is not None:
+            followers.come(self._run)
         gone = asyncio.ensure_future(_gone(receive))
-        coming: asyncio.Task[Event] | None = None
         try:
-            await _body(send, b"retry: %d\n\n" % RETRY_MS)
-            while True:
-                coming = coming or asyncio.create_task(_next(self._events))
-                ends: set[asyncio.Future[Any]] = {coming, gone, self._leaving}
-                await asyncio.wait(ends, timeout=HEARTBEAT, return_when=asyncio.FIRST_COMPLETED)
-                if gone.done() or self._leaving.done():
-                    break
-                if not coming.done():
-                    await _body(send, b": alive\n\n")
-                    continue
-                done, coming = coming, None
-                try:
-                    event = done.result()
-                except StopAsyncIteration:
-                    break
-                await _body(send, frame(event))
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await self._write(send, gone)
         finally:
-            await _end(coming, gone)
+            if followers is not None:
+                followers.leave(self._run, dropped=gone.done())
+            await _end(gone)
             await self._events.aclose()  # type: ignore[attr-defined]  # it is a generator
         await send({"type": "http.response.body", "body": b""})
+
+    async def _write(self, send: Send, gone: asyncio.Future[None]) -> None:
+        coming: asyncio.Task[Event] | None = None
+        leaving: asyncio.Future[None] = self._state.leaving
+        try:
+            await _body(send, b"retry: %d\n\n" % RETRY_MS)
+            while not (gone.done() or leaving.done()):
+                coming = coming or asyncio.create_task(_next(self._events))
+                ends: set[asyncio.Future[Any]] = {coming, gone, leaving}
+                done, _ = await asyncio.wait(ends, timeout=self._state.heartbeat, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    await _body(send, b": alive\n\n")
+                elif coming in done:
+                    event, coming = coming.result(), None
+                    if self._threads or event.thread_id is None:
+                        await _body(send, frame(event))
+        except StopAsyncIteration:
+            pass
+        finally:
+            await _end(coming)
 
 
 async def _next(events: AsyncIterator[Event]) -> Event:
@@ -84,13 +162,10 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-async def _end(*tasks: asyncio.Future[Any] | None) -> None:
-    for task in tasks:
-        if task is not None and not task.done():
-            task.cancel()
-        if task is not None:
-            with contextlib.suppress(asyncio.CancelledError, StopAsyncIteration):
-                await task
+async def _end(task: asyncio.Future[Any] | None) -> None:
+    if task is not None and not task.done():
+        task.cancel()
+        await asyncio.wait([task])
 
 
 @router.get(
@@ -123,4 +198,4 @@ async def follow(
     if run.status not in OPEN and ended is not None and ended.entry <= seen:
         return Response(status_code=204)
     events = runtime.events(run.id, after=seen, tenant=access.tenant, to_end=True)
-    return EventStream(events, request.app.state.leaving)
+    return EventStream(run, events, request.app.state, threads=access.threads)
