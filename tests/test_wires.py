@@ -22,9 +22,11 @@ from counterfoil.core.result import ToolResult, seal
 from counterfoil.model import ModelRequest
 from counterfoil.testing.fake_server import Play
 from counterfoil.testing.model_bench import HOSTILE, KEY, PNG, result, said, turn
+from counterfoil.transcripts import Transcript, import_messages
 from tests.helpers import go
 from tests.marks import case, law
 from tests.records import OUTCOMES
+from tests.transcripts import broken
 from tests.wires import WIRES
 
 NAUGHTY = json.loads((Path(__file__).parent / "hostile" / "blns.json").read_text(encoding="utf-8"))
@@ -54,7 +56,7 @@ items_of_others: st.SearchStrategy[Any] = st.one_of(
     st.builds(
         lambda wire, kind, text: {
             "wire": wire,
-            "origin": "x",
+            "origin": "imported",
             "items": [{"type": kind, "signature": text, "id": text}],
         },
         st.sampled_from(["anthropic", "google", "openai-responses", ""]),
@@ -147,6 +149,24 @@ def test_any_record_becomes_a_request_that_the_wire_takes(standing: Standing, re
     assert [one.id for one in told if one.kind == "result"] == calls
     assert len(set(calls)) == len(calls)
     assert not any(one.kind == "opaque" for one in told)
+
+
+@law("2.1")
+@case("R011")
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(transcript=broken())
+def test_any_imported_history_becomes_a_request_that_the_wire_takes(standing: Standing, transcript: Transcript) -> None:
+    async def record() -> ModelRequest:
+        async with Runtime("memory://") as runtime:
+            run = await import_messages(runtime, transcript)
+            items = [*run._fold.record.items, said("Go on.")]
+            return ModelRequest("Be kind.", items, len(items), ())
+
+    standing.ask(standing.runner.run(record()))
+    asked = standing.server.asked[-1]
+    assert asked.fault is None
+    told = standing.server.told(asked.body)
+    assert [one.id for one in told if one.kind == "call"] == [one.id for one in told if one.kind == "result"]
 
 
 @tool(needs_approval=True)

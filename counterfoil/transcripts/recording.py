@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, cast
 
 from counterfoil.core.call import DEFAULT_CALLER, Caller
 from counterfoil.core.call_entries import ResultEntry
 from counterfoil.core.entries import CallRecord, EndedEntry, Entry, MessageEntry, RunEntry, TurnEntry
-from counterfoil.core.jsontext import JsonValue, loads
+from counterfoil.core.jsontext import JsonValue, loads, normal
 from counterfoil.core.limits import DEFAULT_LIMITS
 from counterfoil.core.outcome import SUCCEEDED, Failed
 from counterfoil.core.record import Record
@@ -22,7 +22,7 @@ from counterfoil.runtime import Runtime
 from counterfoil.store import Lease, NewRun, StatusChange
 from counterfoil.transcripts.forms import read_messages, write_messages
 from counterfoil.transcripts.pairing import repair
-from counterfoil.transcripts.ui import ui_messages
+from counterfoil.transcripts.ui import told_runs, ui_messages
 from counterfoil.transcripts.values import Answered, Part, Reply, Said, Transcript, failed
 
 AGENT: Final = "imported"
@@ -181,17 +181,14 @@ def transcript_of(run: Run, *, conversation: bool = False) -> Transcript:
         conversation: with the runs of its interaction before it.
     """
     record: Record = run._fold.record
-    wanted = {run.id}
-    if conversation:
-        order = list(record.runs)
-        wanted = set(order[: order.index(run.id) + 1])
-    runs = [record.runs[one] for one in record.runs if one in wanted]
-    marks = [state.head.imported for state in runs if state.head is not None and isinstance(state.head.imported, dict)]
+    wanted = told_runs(run, conversation=conversation)
+    heads = [record.runs[one].head for one in wanted]
+    marks = [head.imported for head in heads if head is not None and head.imported is not None]
     told = marks[0].get("instructions") if marks else None
     items: list[Part] = []
     models: list[str] = []
     for entry in record.items:
-        if entry.run_id not in wanted or entry.thread_id is not None:
+        if entry.run_id not in wanted:
             continue
         match entry:
             case MessageEntry():
@@ -238,6 +235,8 @@ def export_messages(
         DefinitionError: there is no such format, or the transcript is broken: `repair` it.
     """
     if format == "ui" and isinstance(run, Run):
-        return ui_messages(run, conversation=conversation)
-    transcript = run if isinstance(run, Transcript) else transcript_of(run, conversation=conversation)
-    return write_messages(replace(transcript, repairs=()), format)
+        out = ui_messages(run, conversation=conversation)
+    else:
+        transcript = run if isinstance(run, Transcript) else transcript_of(run, conversation=conversation)
+        out = write_messages(transcript, format)
+    return cast("list[JsonValue]", normal(out))  # NaN in a call's arguments is no JSON

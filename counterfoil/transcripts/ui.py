@@ -13,6 +13,15 @@ from counterfoil.run import Run
 ROLES: Final = {"Human": "user", "Agent": "assistant", "System": "system"}
 
 
+def told_runs(run: Run, *, conversation: bool) -> list[str]:
+    """The ids of the run and, with its conversation, of those before it in its thread."""
+    runs = run._fold.record.runs
+    order = list(runs)
+    threads = {one: head.thread_id for one in order if (head := runs[one].head) is not None}
+    before = order[: order.index(run.id) + 1] if conversation else [run.id]
+    return [one for one in before if threads.get(one) == threads.get(run.id)]
+
+
 def ui_messages(run: Run, *, conversation: bool = False) -> list[JsonValue]:
     """The run's messages: a person's, a system's, and between them all that the model said and called as one.
 
@@ -24,14 +33,11 @@ def ui_messages(run: Run, *, conversation: bool = False) -> list[JsonValue]:
         conversation: with the runs of its interaction before it.
     """
     record = run._fold.record
-    order = list(record.runs)
-    wanted = order[: order.index(run.id) + 1] if conversation else [run.id]
     out: list[JsonValue] = []
     parts: list[JsonValue] = []
-    for run_id in wanted:
-        if record.runs[run_id].head is not None and record.runs[run_id].head.thread_id is not None:  # type: ignore[union-attr]  # just seen
-            continue
-        step: tuple[str, int] | None = None
+    used: set[str] = set()
+    for run_id in told_runs(run, conversation=conversation):
+        step: int | None = None
         items = items_of(record, run_id)
         results = {item.call_id: item for item in items if isinstance(item, ToolResultPart)}
         for item in items:
@@ -47,21 +53,24 @@ def ui_messages(run: Run, *, conversation: bool = False) -> list[JsonValue]:
             if step is None:
                 parts = []
                 out.append({"id": f"{run_id}:{item.sequence}", "role": "assistant", "parts": parts})
-            if step != (run_id, item.step_index or 0):
-                step = (run_id, item.step_index or 0)
+            if step != item.step_index:
+                step = item.step_index
                 parts.append({"type": "step-start"})
             if isinstance(item, Message):
                 parts.append({"type": "text", "text": item.text, "state": "done"})
             else:
-                parts.append(_call(item, results.get(item.call_id)))
+                # A call's id is unique in its run alone.
+                shown = f"{run_id}:{item.call_id}" if item.call_id in used else item.call_id
+                used.add(shown)
+                parts.append(_call(item, shown, results.get(item.call_id)))
     return out
 
 
-def _call(call: ToolCallPart, result: ToolResultPart | None) -> JsonValue:
+def _call(call: ToolCallPart, shown_id: str, result: ToolResultPart | None) -> JsonValue:
     part: dict[str, JsonValue] = {
         "type": "dynamic-tool",
         "toolName": call.tool_name,
-        "toolCallId": call.call_id,
+        "toolCallId": shown_id,
         "input": _input(call),
     }
     asked = call.approval
@@ -90,6 +99,7 @@ def _input(call: ToolCallPart) -> JsonValue:
     if known is not None:
         return known
     try:
-        return loads(call.raw_input)
+        value = loads(call.raw_input)
     except ValueError:
-        return call.raw_input
+        value = None
+    return value if isinstance(value, dict) else call.raw_input
