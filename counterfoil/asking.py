@@ -93,6 +93,8 @@ class Asking(Writing):
         self._fitter: Fitter | None = None
         self._reads_on = False
         """Some result was left out of a request to fit the context."""
+        self._thought: list[str] = []
+        """What the provider lets people see of the reasoning of the turn that is made now."""
         self._steady: Offered | None = None
         """The offer of every turn, while no tool decides for itself and nothing is kept apart."""
 
@@ -269,13 +271,17 @@ class Asking(Writing):
     async def _stream(self, request: ModelRequest) -> ModelTurn | None:
         """What the model gives; its deltas go to whoever listens."""
         turn: ModelTurn | None = None
+        self._thought.clear()
         stream = self.agent.open_model().respond(request)
         if type(stream) is not AsyncGeneratorType and not hasattr(stream, "__aiter__"):
             stream = await cast("Any", stream)
         async for event in stream:
             if type(event) is ModelTurn:
                 turn = event
-            elif self.hub.listened(self.run.run_id):
+                continue
+            if type(event) is ReasoningDelta:
+                self._thought.append(event.text)
+            if self.hub.listened(self.run.run_id):
                 self._tell_delta(event)
         return turn
 
@@ -294,6 +300,7 @@ class Asking(Writing):
                 usage=usage if usage is NO_USAGE else _counted(usage),
                 model=turn.model if type(turn.model) is str else _text(turn.model, "model"),
                 offered=offer.digest, reasoning=None if reasoning is None else normal(reasoning),
+                thought=clean_text("".join(self._thought)) if self._thought else "",
             )  # fmt: skip  # rows by what belongs together
         except Exception as e:
             raise ModelError(f"the model gave a turn that cannot be used: {type(e).__name__}: {e}") from e

@@ -12,6 +12,7 @@ from counterfoil.core import words
 from counterfoil.core.limits import READ_RESULT_CHARS
 from counterfoil.core.record import CallState, Record
 from counterfoil.core.result import ToolResult
+from counterfoil.core.turn import sees_thread
 from counterfoil.store import Store
 from counterfoil.tool import Tool, _of_function
 
@@ -22,8 +23,11 @@ LINE_CHARS = 4_000
 HALF = LINE_CHARS // 2
 
 
-def read_result_tool(record: Record, store: Store, tenant: str, thread_id: str | None) -> Tool:
-    """The tool for one run: it sees this interaction's results on the run's thread and on the main one."""
+def read_result_tool(
+    record: Record, store: Store, tenant: str, thread_id: str | None, participant_id: str | None = None
+) -> Tool:
+    """The tool for one run: it sees this interaction's results on the main thread and on those of its participant."""
+    of = participant_id or (thread_id and thread_id.split(":")[1])
 
     async def read_result(
         call_id: str,
@@ -31,7 +35,7 @@ def read_result_tool(record: Record, store: Store, tenant: str, thread_id: str |
         limit: Annotated[int, Field(ge=1)] = READ_RESULT_CHARS,
         pattern: str | None = None,
     ) -> ToolResult:
-        call = _find(record, call_id, thread_id)
+        call = _find(record, call_id, of)
         if call is None or call.result is None:
             return ToolResult.error(words.read_result_unknown(call_id))
         kept_id = call.result.kept_id
@@ -49,10 +53,10 @@ def read_result_tool(record: Record, store: Store, tenant: str, thread_id: str |
     )
 
 
-def _find(record: Record, call_id: str, thread_id: str | None) -> CallState | None:
+def _find(record: Record, call_id: str, participant_id: str | None) -> CallState | None:
     for run in reversed(record.runs.values()):
         call = run.call_ids.get(call_id)
-        if call is not None and call.turn.thread_id in (None, thread_id):
+        if call is not None and sees_thread(participant_id or "", call.turn.thread_id):
             return call
     return None
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from counterfoil.core.approval import Approval, Decision
-from counterfoil.core.entries import CancelEntry, QueuedEntry, ResumedEntry
+from counterfoil.core.entries import CancelEntry, NoteEntry, QueuedEntry, ResumedEntry
 from counterfoil.core.errors import Conflict, NotFound, NotPending, UsageError
 from counterfoil.core.jsontext import JsonValue, clean_text
 from counterfoil.core.limits import DEFAULT_LIMITS, Limits
@@ -183,6 +183,16 @@ class Deciding(Reading):
         if run_id in self._drives:
             self._drives[run_id].notify()
         return row.status in OPEN
+
+    async def note(self, run_id: str, text: str, *, by: str | None = None, tenant: str = "default") -> None:
+        """Put a note into a run's conversation, for the people who read it: no model does. Raises NotFound."""
+        self._check()
+        run = (await self.get(run_id, tenant))._state
+        text, author = clean_text(text), clean_text(by or "user")
+        thread = run.head.thread_id if run.head is not None else None
+        entry = NoteEntry(run_id=run_id, thread_id=thread, at=self.effects.now(), text=text, author_name=author)
+        await self.store.post(tenant, run_id, entry)
+        self.hub.wake(run_id)
 
     async def resume(self, run_id: str, *, limits: Limits | None = None, tenant: str = "default") -> Run:
         """Go on with a run that ended as limited, under new limits.

@@ -18,7 +18,7 @@ from counterfoil.core.errors import Fenced, NotFound, StoreError, UsageError
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.record import Record
 from counterfoil.core.states import OPEN, next_expiry
-from counterfoil.core.turn import micros
+from counterfoil.core.turn import author, micros
 from counterfoil.deciding import Deciding
 from counterfoil.dispatch import REFUSED, STALE, Dispatch
 from counterfoil.hooks import Hooks, join_hooks
@@ -339,7 +339,9 @@ class Driving(Deciding):
 
 
 def _builtin(drive: Drive) -> Any:
-    return read_result_tool(drive.record, drive.store, drive.lease.tenant, drive.env.thread_id)
+    tenant = drive.lease.tenant
+    me = author("Agent", drive.env.agent, tenant).id
+    return read_result_tool(drive.record, drive.store, tenant, drive.env.thread_id, me)
 
 
 def _cancelled() -> bool:

@@ -22,6 +22,7 @@ from counterfoil.core.errors import DefinitionError, Fenced, ModelError, StoreEr
 from counterfoil.core.jsontext import JsonValue, clean_text
 from counterfoil.core.record import CallState, Record
 from counterfoil.core.states import STATUS_OF, ending_call, limit_reached, next_expiry, unanimous
+from counterfoil.core.threads import view_of
 from counterfoil.core.turn import micros, moment
 from counterfoil.eager import Starter
 from counterfoil.effects import Effects
@@ -63,6 +64,7 @@ class Drive(Asking):
         self.one_by_one = head.approvals == "one-by-one"
         self.direct = head.direct
         self.slow_judge = needs_time(env)
+        self.view = view_of(record, self.run)
         self._some_end = any(t.ends_run for t in env.tools.values())
         self.batch: Batch | None = None
         self.fatal: BaseException | None = None
@@ -313,7 +315,7 @@ class Drive(Asking):
             offer = steady or await self._offer()
             given = self.agent.instructions
             text = given if type(given) is str else await self._instructions()
-            items = self.record.items
+            items = self.record.items if self.view is None else self.view.take()
             request = ModelRequest(
                 text, items, len(items), offer.offers, run.run_id, run.turns,
                 output_schema=self.agent.output_schema, parameters=self.agent.parameters,

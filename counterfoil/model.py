@@ -59,7 +59,7 @@ class ModelRequest:
         for item in self.items:
             match item:
                 case MessageEntry():
-                    out.append({"role": "user" if item.author_type == "Human" else "system", "content": item.text})
+                    out.append({"role": "system" if item.author_type == "System" else "user", "content": item.text})
                 case TurnEntry():
                     message: dict[str, JsonValue] = {"role": "assistant", "content": item.text or None}
                     if item.calls:

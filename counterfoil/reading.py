@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
+from types import EllipsisType
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakValueDictionary
 
@@ -22,7 +23,7 @@ from counterfoil.follow import Lookout, follow
 from counterfoil.hooks import Hooks, join_hooks
 from counterfoil.hub import Hub
 from counterfoil.run import Fold, Run, Runs
-from counterfoil.store import Head, KeptRange, ReportFilter, RunRow, Store
+from counterfoil.store import Head, InteractionRow, KeptRange, ReportFilter, RunRow, Store
 
 if TYPE_CHECKING:
     from counterfoil.replay import Replay
@@ -94,26 +95,52 @@ class Reading:
             tenant, status=status, agent=agent, interaction_id=interaction, limit=limit, before=before
         )
 
-    async def timeline(self, run_id: str, *, tenant: str = "default") -> list[Any]:
-        """What happened, in rows for a person."""
+    async def interaction(self, interaction_id: str, *, tenant: str = "default") -> InteractionRow:
+        """A conversation and who takes part in it. Raises NotFound."""
+        self._check()
+        return await self.store.interaction(tenant, interaction_id)
+
+    async def interactions(
+        self, *, tenant: str = "default", limit: int = 50, before: str | None = None
+    ) -> list[InteractionRow]:
+        """Conversations of a tenant, newest first; ``before``: those that are older than this one. Raises NotFound."""
+        self._check()
+        return await self.store.interactions(tenant, limit=limit, before=before)
+
+    async def timeline(
+        self, run_id: str, *, thread: str | EllipsisType | None = ..., tenant: str = "default"
+    ) -> list[Any]:
+        """What happened in a run, in rows for a person.
+
+        Args:
+            run_id: the run.
+            thread: what happened on one thread alone, in the run and the runs below it; None: on the main one.
+            tenant: whose.
+        """
         run = await self.get(run_id, tenant)
         from counterfoil.core.timeline import rows
 
-        return rows(run._fold.record, run_id)
+        return rows(run._fold.record, run_id, thread)
 
     async def context(
-        self,
-        run_id: str,
-        *,
-        after: int = 0,
-        thread: str | None = None,
-        limit: int | None = None,
+        self, run_id: str, *, after: int = 0, thread: str | EllipsisType | None = None, limit: int | None = None,
         tenant: str = "default",
-    ) -> list[dict[str, JsonValue]]:
-        """The items of the run's conversation as a client reads them (contract 1.4)."""
+    ) -> list[dict[str, JsonValue]]:  # fmt: skip  # two rows
+        """The items of the run's conversation, and of the runs below it, as a client reads them (contract 1.4).
+
+        Args:
+            run_id: the run.
+            after: a reading number; items with a larger one are given.
+            thread: None: the run's own thread, which of a root run is the main one; a thread's id: that one, whole,
+                whichever runs of the interaction wrote on it; ``...``: every thread.
+            limit: items at most.
+            tenant: whose.
+        """
         run = await self.get(run_id, tenant)
         from counterfoil.core.wire import context_items
 
+        head = run._fold.record.runs[run_id].head
+        thread = head.thread_id if thread is None and head is not None else thread
         return context_items(run._fold.record, run_id, after=after, thread=thread, limit=limit)
 
     async def tool_result(
@@ -216,7 +243,7 @@ class Reading:
         return sorted(found, reverse=True)
 
     async def approvals(self, run_id: str | None = None, *, tenant: str = "default") -> list[Approval]:
-        """What waits for a decision, oldest first. Raises NotFound for an unknown run."""
+        """What waits for a decision, oldest first; of a run also in the runs below it. Raises NotFound."""
         self._check()
         if run_id is not None:
             await self.store.run(tenant, run_id)

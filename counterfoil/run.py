@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from counterfoil.core.approval import Approval
 from counterfoil.core.events import Event
-from counterfoil.core.items import Message, ToolCallPart, ToolResultPart
+from counterfoil.core.items import Message, Note, Reasoning, ToolCallPart, ToolResultPart
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.parts import call_part, items_of, result_part
 from counterfoil.core.record import Record, RunState
@@ -150,8 +150,8 @@ class Run:
         return self._state.turns
 
     @property
-    def items(self) -> list[Message | ToolCallPart | ToolResultPart]:
-        """Everything in the run, in sequence."""
+    def items(self) -> list[Message | Reasoning | Note | ToolCallPart | ToolResultPart]:
+        """Everything in the run, in sequence; of the runs below it, see `Runtime.context`."""
         return items_of(self._fold.record, self.id)
 
     @property

@@ -23,6 +23,7 @@ from counterfoil.core.errors import DefinitionError
 from counterfoil.core.jsontext import JsonValue, clean_text, dumps
 from counterfoil.core.limits import HEARTBEAT, PROCESS_CONCURRENCY, Limits
 from counterfoil.core.record import Record
+from counterfoil.core.turn import Author, AuthorType, author, joined
 from counterfoil.dispatch import Dispatch
 from counterfoil.driving import Driving
 from counterfoil.effects import REAL, Effects
@@ -34,7 +35,7 @@ from counterfoil.loop import Drive
 from counterfoil.owners import leave, this_process
 from counterfoil.registry import resolve
 from counterfoil.run import Fold, Run
-from counterfoil.store import Lease, NewRun, Quota, Store
+from counterfoil.store import InteractionRow, Lease, NewRun, Quota, Store
 from counterfoil.sweep import POLL_SECONDS, Sweep
 
 log = logging.getLogger("counterfoil")
@@ -261,6 +262,26 @@ class Runtime(Driving):
             priority=priority, later=None if not_before is None else int(not_before.timestamp() * 1_000_000),
         )  # fmt: skip  # two rows
 
+    async def open_interaction(
+        self, participants: Iterable[Author | tuple[AuthorType, str]] = (), *, interaction: str | None = None,
+        tenant: str = "default",
+    ) -> InteractionRow:  # fmt: skip  # two rows
+        """Begin a conversation before its first run.
+
+        Args:
+            participants: who takes part, such as ``("Human", "ada")``; whoever a run brings in comes to them.
+            interaction: its id; None: a new one.
+            tenant: whose.
+
+        Raises:
+            Conflict: there is an interaction of this id.
+        """
+        self._check()
+        who = joined((), (one if isinstance(one, Author) else author(*one, tenant) for one in participants))
+        interaction, at = interaction or self.effects.new_id(), self.effects.now()
+        await self.store.open_interaction(tenant, interaction, who, at)
+        return InteractionRow(interaction, tenant, at, who, None)
+
     async def _create(
         self, tenant: str, run_id: str, first: list[Entry], known: Any, *, interaction: str | None = None,
         key: str | None = None, key_digest: str | None = None, pool: str | None = None, priority: int = 0,
@@ -269,7 +290,8 @@ class Runtime(Driving):
         """Put a run on record with its first entries; drive it if its agent is here and its time has come."""
         if known is not None and self.dispatch.here:
             await self.heart.start()
-        now = first[0].at
+        head = cast("RunEntry", first[0])
+        now = head.at
         due = later is None or later <= now
         here = known is not None and due and pool in (None, self.pool) and self.dispatch.here and not self.leaving
         # Where a quota may refuse it, the run is created first, and claimed as any other.
@@ -277,9 +299,11 @@ class Runtime(Driving):
         here = here and room and self.sweep.quota(tenant) is None
         new = NewRun(
             tenant=tenant, run_id=run_id, interaction_id=interaction or self.effects.new_id(),
-            new_interaction=interaction is None, agent=cast("RunEntry", first[0]).agent, entries=first, created_at=now,
+            new_interaction=interaction is None, agent=head.agent, entries=first, created_at=now,
             owner=self.owner if here else None, key=key and clean_text(key), key_digest=key_digest,
-            pool=pool or self.pool, priority=priority, not_before=later,
+            pool=pool or self.pool, priority=priority, not_before=later, participants=(
+                author("Human", head.caller.user or "user", tenant), author("Agent", head.agent, tenant),
+            ),
         )  # fmt: skip  # as above
         probe = self.effects.probe
         if probe is not None:

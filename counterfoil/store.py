@@ -20,6 +20,7 @@ from counterfoil.core.errors import UsageError
 from counterfoil.core.keys import ApiKey
 from counterfoil.core.limits import HEARTBEAT
 from counterfoil.core.report import ToolErrorReport
+from counterfoil.core.turn import Author
 
 SWEEP_ROWS = 100
 """Runs that a sweep reads at once, at most: more than one worker claims before it looks again."""
@@ -80,6 +81,20 @@ class RunRow:
 
 
 @dataclass(frozen=True, slots=True)
+class InteractionRow:
+    """A conversation, and who takes part in it: whom it was opened with, and whom its runs brought in."""
+
+    interaction_id: str
+    tenant: str
+    created_at: int
+    """Microseconds since 1970, UTC."""
+    participants: tuple[Author, ...]
+    """In the order of their coming; without those of interactions that an earlier version began."""
+    open_run: str | None
+    """The id of its open root run."""
+
+
+@dataclass(frozen=True, slots=True)
 class Lease:
     """The right to write a run: its row's epoch at the claim."""
 
@@ -112,6 +127,9 @@ class NewRun:
     priority: int = 0
     not_before: int | None = None
     parent: str | None = None
+    """The run whose call waits for this one; it is no root run then, and its interaction may have an open one."""
+    participants: Sequence[Author] = ()
+    """Who takes part in the interaction from now on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +139,8 @@ class StatusChange:
     status: str
     ended_by: str | None = None
     wake_at: int | None = None
+    leaves: bool = False
+    """Also ``running`` gives up the lease: the run waits for its child runs, and is runnable again by their doing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +299,15 @@ class Store(Protocol):
                 key was used for another request.
         """
 
+    async def open_interaction(self, tenant: str, interaction_id: str, participants: Sequence[Author], at: int) -> None:
+        """Begin an interaction before its first run; ``at``: microseconds since 1970. Raises Conflict: it exists."""
+
+    async def interaction(self, tenant: str, interaction_id: str) -> InteractionRow:
+        """The interaction's row. Raises NotFound."""
+
+    async def interactions(self, tenant: str, *, limit: int = 50, before: str | None = None) -> list[InteractionRow]:
+        """Interactions of the tenant, newest first; ``before``: those that are older than this one. Raises NotFound."""
+
     async def claim(self, row: RunRow, owner: Owner, quota: Quota | None = None) -> Lease | None:
         """Take the run over if its row still has ``row.epoch``: epoch + 1, this owner, not runnable, running.
 
@@ -309,7 +338,8 @@ class Store(Protocol):
         start (0 where there is none). Where the store is `shared`, the run's owner holds the lock that a
         StartEntry names: who was silent for too long may have lost it meanwhile. A WaitingEntry opens an
         approval in place of an earlier one of its call; a ResultEntry closes what is still open for its call.
-        An end closes the interaction's open run and every approval of the run.
+        An end closes the interaction's open run and every approval of the run. A child
+        run that pauses or ends makes its parent runnable.
 
         Args:
             lease: what `claim` gave; a run that was created claimed has epoch 1.
@@ -334,12 +364,12 @@ class Store(Protocol):
     async def post(self, tenant: str, run_id: str, entry: Entry) -> RunRow:
         """Append an entry by somebody who does not drive the run (a message, a cancel) and make it runnable.
 
-        A CancelEntry on a run that has ended appends nothing; any other entry leaves such a run as it is.
-        Returns the row as it was before. Raises NotFound.
+        A CancelEntry on a run that has ended appends nothing; any other entry leaves such a run as it is, and a note
+        any run. The runs above it become runnable too. Returns the row as it was before. Raises NotFound.
         """
 
     async def decide(self, tenant: str, run_id: str, call_id: str, decision: Decision) -> tuple[Approval, bool]:
-        """Settle the newest approval of the call by `core.approval.settle`; make the run runnable.
+        """Settle the newest approval of the call by `core.approval.settle`; make the run and those above it runnable.
 
         Returns:
             The approval, and whether this decision is the first (False: an equal repeat).
@@ -438,7 +468,10 @@ class Store(Protocol):
         """The interaction's entries with a number over ``after``, in order of arrival. Raises NotFound."""
 
     async def approvals(self, tenant: str, run_id: str | None = None) -> list[Approval]:
-        """What waits for a decision, oldest first; what has expired too. Raises NotFound."""
+        """What waits for a decision, oldest first; what has expired too. Raises NotFound.
+
+        Of a run: also what waits in the runs below it.
+        """
 
     async def reports(self, tenant: str, where: ReportFilter = EVERY_REPORT) -> list[ToolErrorReport]:
         """Error reports, newest first."""

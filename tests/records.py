@@ -13,6 +13,7 @@ from counterfoil.core.entries import (
     EndedEntry,
     Entry,
     MessageEntry,
+    NoteEntry,
     PausedEntry,
     QueuedEntry,
     ResumedEntry,
@@ -96,9 +97,18 @@ class Book:
         run = self.record.runs[self.run_id]
         return run.batch[index] if step is None else next(c for c in run.calls if c.key == (step, index))
 
-    def begin(self, agent: str = "support", user: str | None = "ada") -> RunEntry:
+    def begin(self, agent: str = "support", user: str | None = "ada", **more: Any) -> RunEntry:
         caller = Caller(self.tenant, user)
-        return self.put(RunEntry(**self._head(), agent=agent, caller=caller, limits=DEFAULT_LIMITS))
+        self.steps = 0
+        return self.put(RunEntry(**self._head(), agent=agent, caller=caller, limits=DEFAULT_LIMITS, **more))
+
+    def note(self, text: str = "Mind the gap", **more: Any) -> NoteEntry:
+        return self.put(NoteEntry(**self._head(), text=text, **more))
+
+    def on(self, run_id: str, thread: str | None = None) -> "Book":
+        """Go on with another run, on its thread."""
+        self.run_id, self.thread = run_id, thread
+        return self
 
     def message(self, text: str = "Refund order W100", **more: Any) -> MessageEntry:
         return self.put(MessageEntry(**self._head(), text=text, **more))

@@ -20,6 +20,7 @@ from counterfoil.core.entries import (
     EndedEntry,
     Entry,
     MessageEntry,
+    NoteEntry,
     PausedEntry,
     QueuedEntry,
     ResumedEntry,
@@ -45,7 +46,7 @@ from tests.records import NOON, Book
 
 KINDS: tuple[type[Entry], ...] = (
     RunEntry, MessageEntry, QueuedEntry, TurnEntry, StartEntry, WaitingEntry, DecidedEntry, ResultEntry,
-    LateEntry, MemoEntry, PausedEntry, ResumedEntry, EndedEntry, CancelEntry,
+    LateEntry, MemoEntry, PausedEntry, ResumedEntry, EndedEntry, CancelEntry, NoteEntry,
 )  # fmt: skip  # a list of names
 
 
@@ -183,6 +184,7 @@ ENTRIES: dict[type[Entry], st.SearchStrategy[Entry]] = {
         approvals=TEXTS,
         on_disconnect=TEXTS,
         parent=MAYBE,
+        call=PAIRS,
     ),
     MessageEntry: st.builds(
         MessageEntry,
@@ -193,6 +195,7 @@ ENTRIES: dict[type[Entry], st.SearchStrategy[Entry]] = {
         queued=st.none() | COUNTS,
     ),
     QueuedEntry: st.builds(QueuedEntry, **HEAD, text=TEXTS, author_name=TEXTS),
+    NoteEntry: st.builds(NoteEntry, **HEAD, text=TEXTS, author_name=TEXTS),
     TurnEntry: st.builds(
         TurnEntry,
         **HEAD,
@@ -204,6 +207,7 @@ ENTRIES: dict[type[Entry], st.SearchStrategy[Entry]] = {
         model=TEXTS,
         offered=TEXTS,
         reasoning=JSON,
+        thought=TEXTS,
     ),
     StartEntry: st.builds(
         StartEntry,
@@ -216,13 +220,14 @@ ENTRIES: dict[type[Entry], st.SearchStrategy[Entry]] = {
         decision=JSON,
         approval_id=MAYBE,
         lock=MAYBE,
+        child=MAYBE,
     ),
     WaitingEntry: st.builds(WaitingEntry, **CALL, approval=APPROVALS, decision=JSON),
     DecidedEntry: decided(),
     ResultEntry: st.builds(ResultEntry, **RESULT),
     LateEntry: st.builds(LateEntry, **RESULT),
     MemoEntry: st.builds(MemoEntry, **CALL, name=TEXTS, value=JSON),
-    PausedEntry: st.builds(PausedEntry, **HEAD, ended_run=PAIRS),
+    PausedEntry: st.builds(PausedEntry, **HEAD, ended_run=PAIRS, children=st.booleans()),
     ResumedEntry: st.builds(ResumedEntry, **HEAD, limits=st.none() | LIMITS),
     EndedEntry: st.builds(
         EndedEntry,

@@ -96,7 +96,7 @@ def test_any_other_is_left_to_the_dict_or_has_the_same_bytes(kind: type[Entry]) 
 UNUSUAL = {
     StartEntry: {
         "thread_id": "private:x", "sequence": 3, "safe": True, "key": "another", "decision": {"verdict": "allow"},
-        "approval_id": "a", "lock": "l", "parsed": b"1", "most": 5,
+        "approval_id": "a", "lock": "l", "parsed": b"1", "most": 5, "child": "run-2",
     },
     ResultEntry: {
         "thread_id": "private:x", "sequence": 3, "kept_id": "k", "kept_digest": "d", "author_type": "Human",
@@ -106,7 +106,7 @@ UNUSUAL = {
     },
     TurnEntry: {
         "thread_id": "private:x", "sequence": 0, "reasoning": ["r"], "calls": (), "stop": "length", "text": "so",
-        "usage": Usage(1, 2, 3, 0.00001, 4), "model": "m",
+        "usage": Usage(1, 2, 3, 0.00001, 4), "model": "m", "thought": "hm",
     },
 }  # fmt: skip  # rows by what belongs together
 

@@ -289,6 +289,7 @@ def test_a_run_by_field() -> None:
         "runId": "run-1",
         "interactionId": "i-1",
         "parentRunId": None,
+        "threadId": None,
         "agent": "support",
         "user": "ada",
         "status": "completed",

@@ -41,6 +41,7 @@ def start_of(f: Fields, c: JsonValue) -> Entry:
         approval_id=cast("str | None", f["approvalId"]),
         lock=cast("str | None", f["lock"]),
         most=cast("int", f["most"]),
+        child=cast("str | None", f["child"]),
     )
 
 

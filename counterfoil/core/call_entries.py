@@ -53,6 +53,8 @@ class StartEntry(CallEntry):
     approval_id: str | None = None
     """The approval that this start consumes."""
     lock: str | None = None
+    child: str | None = None
+    """The run that the call waits for: it has no body."""
     most: int = ATTEMPTS
     """Attempts that the call may have: more than after crashes for a tool with retries of its own."""
 
@@ -66,6 +68,8 @@ class StartEntry(CallEntry):
             facts |= Entry.facts(self)
         if self.key != usual_key(self.run_id, self.step, self.index):
             facts["key"] = self.key
+        if self.child is not None:
+            facts["child"] = self.child
         if self.most != USUAL_MOST:
             facts["most"] = self.most
         if self.safe:

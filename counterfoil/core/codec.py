@@ -16,6 +16,7 @@ from counterfoil.core.entries import (
     Entry,
     Fields,
     MessageEntry,
+    NoteEntry,
     PausedEntry,
     QueuedEntry,
     ResumedEntry,
@@ -92,6 +93,7 @@ def _run(f: Fields, c: JsonValue) -> Entry:
         approvals=cast("str", f["approvals"]),
         on_disconnect=cast("str", f["onDisconnect"]),
         parent=cast("str | None", f["parent"]),
+        call=_pair(f["call"]),
         direct=cast("bool", f["direct"]),
         imported={"format": f["imported"]} if c is None and "imported" in f else cast("Fields | None", c),
     )
@@ -107,6 +109,11 @@ def _message(f: Fields, c: JsonValue) -> Entry:
     )
 
 
+def _note(f: Fields, c: JsonValue) -> Entry:
+    text = ERASED if c is None else cast("str", c)
+    return NoteEntry(**head_of(f), text=text, author_name=cast("str", f["authorName"]))  # type: ignore[arg-type]  # as above
+
+
 def _queued(f: Fields, c: JsonValue) -> Entry:
     return QueuedEntry(
         **head_of(f),  # type: ignore[arg-type]  # as above
@@ -120,7 +127,7 @@ def _turn(f: Fields, c: JsonValue) -> Entry:
     text, raws, *reasoning = (
         cast("tuple[str, list[str], JsonValue]", c)
         if c is not None
-        else (ERASED if f["head"] else "", [ERASED] * len(calls))
+        else (ERASED if f["head"] else "", [ERASED] * len(calls), None, ERASED if f["thought"] else "")
     )
     return TurnEntry(
         **head_of(f),  # type: ignore[arg-type]  # as above
@@ -132,6 +139,7 @@ def _turn(f: Fields, c: JsonValue) -> Entry:
         model=cast("str", f["model"]),
         offered=cast("str", f["offered"]),
         reasoning=reasoning[0] if reasoning else None,
+        thought=cast("str", reasoning[1]) if len(reasoning) > 1 else "",
     )
 
 
@@ -142,7 +150,7 @@ def _call(call: list[str], raw: str) -> CallRecord:
 
 
 def _paused(f: Fields, _: JsonValue) -> Entry:
-    return PausedEntry(**head_of(f), ended_run=_pair(f["endedRun"]))  # type: ignore[arg-type]  # as above
+    return PausedEntry(**head_of(f), ended_run=_pair(f["endedRun"]), children=cast("bool", f["children"]))  # type: ignore[arg-type]  # as above
 
 
 def _resumed(f: Fields, _: JsonValue) -> Entry:
@@ -171,6 +179,7 @@ def _cancel(f: Fields, c: JsonValue) -> Entry:
 _DECODERS: Mapping[str, Callable[[Fields, JsonValue], Entry]] = {
     "run": _run,
     "message": _message,
+    "note": _note,
     "queued": _queued,
     "turn": _turn,
     "start": start_of,

@@ -63,6 +63,8 @@ class RunEntry(Entry):
     approvals: str = "any-order"
     on_disconnect: str = "go-on"
     parent: str | None = None
+    call: tuple[int, int] | None = None
+    """(step, index) of the parent's call that waits for this run."""
     direct: bool = False
     """One call without a model: a run of one step (contract 3)."""
     imported: Fields | None = None
@@ -73,7 +75,7 @@ class RunEntry(Entry):
         return {
             **Entry.facts(self), "direct": self.direct, "agent": self.agent, "caller": self.caller.to_json(),
             "limits": self.limits.to_json(), "approvals": self.approvals, "onDisconnect": self.on_disconnect,
-            "parent": self.parent, **marked,
+            "parent": self.parent, **marked, **({} if self.call is None else {"call": list(self.call)}),
         }  # fmt: skip  # rows by what belongs together
 
     def content(self) -> bytes | None:
@@ -96,6 +98,23 @@ class MessageEntry(Entry):
     def facts(self) -> Fields:
         own = {"authorType": self.author_type, "authorName": self.author_name, "queued": self.queued}
         return {**Entry.facts(self), **own}
+
+    def content(self) -> bytes:
+        return dumps(self.text)
+
+
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class NoteEntry(Entry):
+    """What somebody noted for the people who read the conversation; no model reads it."""
+
+    kind: ClassVar[str] = "note"
+    text: str
+    author_name: str = "user"
+
+    width: ClassVar[int] = 1
+
+    def facts(self) -> Fields:
+        return {**Entry.facts(self), "authorName": self.author_name}
 
     def content(self) -> bytes:
         return dumps(self.text)
@@ -136,7 +155,7 @@ class CallRecord:
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class TurnEntry(Entry):
-    """What the model answered. Reserves numbers: its text (if any), each call, each result."""
+    """What the model answered. Reserves numbers: its reasoning and its text (if any), each call, each result."""
 
     kind: ClassVar[str] = "turn"
     step: int
@@ -150,6 +169,8 @@ class TurnEntry(Entry):
     """Digest of the tools that were offered."""
     reasoning: JsonValue = None
     """Opaque items that the provider wants back."""
+    thought: str = ""
+    """What the provider lets people see of the reasoning; no model reads it again."""
 
     @property
     def head(self) -> int:
@@ -158,15 +179,16 @@ class TurnEntry(Entry):
 
     @property
     def width(self) -> int:  # type: ignore[override]  # calls vary
-        return 2 * len(self.calls) + 1 if self.text else 2 * len(self.calls) or 1
+        width = 2 * len(self.calls) + 1 if self.text else 2 * len(self.calls) or 1
+        return width + 1 if self.thought else width
 
     def call_sequence(self, index: int) -> int:
         """The reading number of a call."""
-        return self.sequence + self.head + index
+        return self.sequence + bool(self.thought) + self.head + index
 
     def result_sequence(self, index: int) -> int:
         """The reading number of a call's result."""
-        return self.sequence + self.head + len(self.calls) + index
+        return self.call_sequence(len(self.calls) + index)
 
     def facts(self) -> Fields:
         facts = Entry.facts(self)
@@ -183,10 +205,14 @@ class TurnEntry(Entry):
             facts["model"] = self.model
         if self.head:
             facts["head"] = 1
+        if self.thought:
+            facts["thought"] = 1
         return facts
 
     def content(self) -> bytes:
         raws = [c.raw for c in self.calls]
+        if self.thought:
+            return dumps([self.text, raws, self.reasoning, self.thought])
         return dumps([self.text, raws] if self.reasoning is None else [self.text, raws, self.reasoning])
 
 
@@ -197,9 +223,12 @@ class PausedEntry(Entry):
     kind: ClassVar[str] = "paused"
     ended_run: tuple[int, int] | None = None
     """(step, index) of the call that will end the run, fixed here if it is known."""
+    children: bool = False
+    """It waits for child runs that are at work, and goes on being ``running``; nobody drives it meanwhile."""
 
     def facts(self) -> Fields:
-        return {**Entry.facts(self), "endedRun": list(self.ended_run) if self.ended_run else None}
+        facts: Fields = {**Entry.facts(self), "endedRun": list(self.ended_run) if self.ended_run else None}
+        return {**facts, "children": True} if self.children else facts
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)

@@ -16,8 +16,8 @@ CallStateName: TypeAlias = Literal["judged", "waiting", "started", "interrupted"
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
-    """A text that stands in the conversation: somebody's message, or what a model said."""
+class Words:
+    """What messages, reasoning and notes have."""
 
     text: str
     author: Author
@@ -26,12 +26,30 @@ class Message:
     thread_id: str | None
     run_id: str
     step_index: int | None = None
-    """The step of a model's text; None for a message."""
+    """The step of a model's text or reasoning; None for what somebody else wrote."""
 
     @property
     def kind(self) -> str:
-        """``MESSAGE``."""
-        return "MESSAGE"
+        """``MESSAGE``, ``REASONING`` or ``NOTE``."""
+        return type(self).__name__.upper()
+
+
+class Message(Words):
+    """A text that stands in the conversation: somebody's message, or what a model said."""
+
+    __slots__ = ()
+
+
+class Reasoning(Words):
+    """What a provider lets people see of a model's reasoning; no model reads it again."""
+
+    __slots__ = ()
+
+
+class Note(Words):
+    """What somebody noted for the people who read the conversation; no model reads it."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from counterfoil.core.laws_facts import Facts, Row, number, place, text, text_or
 from counterfoil.core.laws_state import CallFacts, Interaction, RunFacts, TurnFacts
 from counterfoil.core.states import STATUS_OF
 
-_AFTER_THE_END = frozenset({"late", "memo", "queued", "resumed"})
-"""What may still come for a run that has ended: of a body that outlived it, for the next run, new limits."""
+_AFTER_THE_END = frozenset({"late", "memo", "note", "queued", "resumed"})
+"""What may still come for a run that has ended: of a body that outlived it, for the next run, new limits, a note."""
 
 _LOST = "?"
 """Stands for the status of a run whose end cannot be trusted."""
@@ -73,13 +73,18 @@ def skip(at: Interaction, row: Row) -> None:
         at.free = max(at.free, row.sequence + row.width)
 
 
-_NUMBERED = frozenset({"message", "turn"})
+_NUMBERED = frozenset({"message", "note", "turn"})
 """Kinds that take reading numbers of their own; a result stands where its turn reserved it."""
 
 
 def _width(facts: Facts) -> int:
     """How many reading numbers the entry takes."""
-    return 1 if facts["kind"] == "message" else number(facts, "head") + 2 * len(_calls(facts))
+    return _lead(facts) + 2 * len(_calls(facts)) if facts["kind"] == "turn" else 1
+
+
+def _lead(facts: Facts) -> int:
+    """How many reading numbers a turn takes before its calls."""
+    return number(facts, "head") + number(facts, "thought")
 
 
 def _calls(facts: Facts) -> list[CallFacts]:
@@ -138,7 +143,7 @@ def _message(at: Interaction, _run: RunFacts, facts: Facts, _: bytes | None) -> 
 
 def _turn(at: Interaction, run: RunFacts, facts: Facts, _: bytes | None) -> None:
     step, stop, calls = number(facts, "step"), text(facts, "stop"), _calls(facts)
-    first_result = number(facts, "seq") + number(facts, "head") + len(calls)
+    first_result = number(facts, "seq") + _lead(facts) + len(calls)
     expected = _end_step(at, run)
     if step != expected:
         at.say("order", f"the turn is of step {step}, expected {expected}")
@@ -191,12 +196,13 @@ def _ended(at: Interaction, run: RunFacts, facts: Facts, _: bytes | None) -> Non
 
 
 def _cancel(_at: Interaction, _run: RunFacts, _facts: Facts, _: bytes | None) -> None:
-    """There is no law for it beyond those of every entry; nor for a queued message."""
+    """There is no law for it beyond those of every entry; nor for a note or a queued message."""
 
 
 _CHECKS: Mapping[str, Callable[[Interaction, RunFacts, Facts, bytes | None], None]] = {
     "run": _run,
     "message": _message,
+    "note": _cancel,
     "queued": _cancel,
     "turn": _turn,
     "start": check_call,

@@ -6,8 +6,8 @@ from typing import TypeAlias
 
 from counterfoil.core.call_entries import ResultEntry
 from counterfoil.core.content import Json, Kept, Text, block_to_json
-from counterfoil.core.entries import MessageEntry, TurnEntry
-from counterfoil.core.items import ApprovalMark, Message, ToolCallPart, ToolResultPart
+from counterfoil.core.entries import MessageEntry, NoteEntry, TurnEntry
+from counterfoil.core.items import ApprovalMark, Message, Note, Reasoning, ToolCallPart, ToolResultPart
 from counterfoil.core.jsontext import JsonValue, loads
 from counterfoil.core.outcome import CODE_TABLE, Failed, Succeeded
 from counterfoil.core.record import CallState, Record, RunState
@@ -15,7 +15,7 @@ from counterfoil.core.result import ToolResult, seal
 from counterfoil.core.turn import Author, AuthorType, author, moment
 from counterfoil.core.words import REJECTION_FALLBACK, edited
 
-Part: TypeAlias = "Message | ToolCallPart | ToolResultPart"
+Part: TypeAlias = "Message | Reasoning | Note | ToolCallPart | ToolResultPart"
 """One item of the conversation, as readers see it."""
 
 
@@ -27,28 +27,35 @@ def items_of(record: Record, run_id: str) -> list[Part]:
     """
     run = record.runs[run_id]
     items: list[Part] = []
-    for entry in record.items:
-        if entry.run_id != run_id or not entry.sequence:
-            continue  # another run's, or not on record yet
-        if isinstance(entry, MessageEntry):
-            items.append(message_part(entry, run))
-        elif isinstance(entry, TurnEntry):
-            items += turn_parts(entry, run)
+    for entry in record.said():
+        if entry.run_id == run_id and entry.sequence:  # 0: not on record yet
+            items += entry_parts(entry, run)
     return items
 
 
-def message_part(entry: MessageEntry, run: RunState) -> Message:
-    """A message of anybody but the model."""
-    who = participant(run, entry.author_type, entry.author_name)
-    return Message(entry.text, who, moment(entry.at), entry.sequence, entry.thread_id, entry.run_id)
+def entry_parts(entry: MessageEntry | NoteEntry | TurnEntry | ResultEntry, run: RunState) -> list[Part]:
+    """What an entry amounts to; a result's part stands with its turn."""
+    if isinstance(entry, TurnEntry):
+        return _turn_parts(entry, run)
+    if isinstance(entry, ResultEntry):
+        return []
+    is_note = isinstance(entry, NoteEntry)
+    who = participant(run, "Human" if isinstance(entry, NoteEntry) else entry.author_type, entry.author_name)
+    made = Note if is_note else Message
+    return [made(entry.text, who, moment(entry.at), entry.sequence, entry.thread_id, entry.run_id)]
 
 
-def turn_parts(turn: TurnEntry, run: RunState) -> list[Part]:
-    """What a model's turn amounts to: its text, its calls, and the results that are there."""
+def _turn_parts(turn: TurnEntry, run: RunState) -> list[Part]:
+    """What a model's turn amounts to: its reasoning, its text, its calls, and the results that are there."""
     parts: list[Part] = []
-    if turn.head:
-        who = participant(run, "Agent", "")
-        parts.append(Message(turn.text, who, moment(turn.at), turn.sequence, turn.thread_id, turn.run_id, turn.step))
+    sequence = turn.sequence
+    if turn.thought or turn.head:
+        who, at = participant(run, "Agent", ""), moment(turn.at)
+        if turn.thought:
+            parts.append(Reasoning(turn.thought, who, at, sequence, turn.thread_id, turn.run_id, turn.step))
+            sequence += 1
+        if turn.head:
+            parts.append(Message(turn.text, who, at, sequence, turn.thread_id, turn.run_id, turn.step))
     calls = [run.call_ids[c.call_id] for c in turn.calls]
     parts += [call_part(call) for call in calls]
     parts += [result_part(call, run) for call in calls if call.result is not None]

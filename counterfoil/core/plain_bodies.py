@@ -25,7 +25,7 @@ def _turn(e: TurnEntry) -> tuple[bytes, bytes] | None:
             return None
         calls.append(f"[{quoted(c.call_id)},{quoted(c.tool_name)}]")
         raws.append(quoted(c.raw))
-    if e.thread_id is not None or e.reasoning is not None or not calls or not e.sequence:
+    if e.thread_id is not None or e.reasoning is not None or e.thought or not calls or not e.sequence:
         return None
     body = (
         f'{{"kind":"turn","run":{quoted(e.run_id)},"at":{e.at},"seq":{e.sequence},"step":{e.step},'
@@ -52,6 +52,7 @@ def _start(e: StartEntry) -> tuple[bytes, bytes] | None:
         or e.decision is not None
         or e.approval_id is not None
         or e.lock is not None
+        or e.child is not None
         or e.parsed is not None
         or e.most != USUAL_MOST
         or e.thread_id is not None

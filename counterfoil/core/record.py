@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias, cast
 
@@ -13,6 +14,7 @@ from counterfoil.core.entries import (
     EndedEntry,
     Entry,
     MessageEntry,
+    NoteEntry,
     PausedEntry,
     QueuedEntry,
     ResumedEntry,
@@ -103,6 +105,8 @@ class RunState:
     cancel: CancelEntry | None = None
     ended: EndedEntry | None = None
     call_ids: dict[str, CallState] = field(default_factory=dict)
+    parent: RunState | None = None
+    """The run whose call waits for this one."""
     log: list[Entry] = field(default_factory=list)
     """What readers show beside the items, in order of arrival: approvals and decisions (also those that later
     ones replaced), queued messages, pauses, resumes, cancels and ends."""
@@ -111,12 +115,15 @@ class RunState:
 class Record:
     """An interaction, folded. Append-only: `apply` each entry once, in order of arrival."""
 
-    __slots__ = ("has_kept", "items", "queued", "runs", "tip")
+    __slots__ = ("has_kept", "items", "notes", "queued", "runs", "threads", "tip")
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self.runs: dict[str, RunState] = {}
         self.items: list[Item] = []
         """The main thread in reading order; a batch's results join when it is complete."""
+        self.threads: dict[str, list[Item]] = {}
+        """Every other thread in the same way."""
+        self.notes: list[NoteEntry] = []
         self.queued: dict[int, QueuedEntry] = {}
         """Messages that wait to be delivered, by entry."""
         self.has_kept = False
@@ -143,12 +150,28 @@ class Record:
                 raise
             # About a call that no turn on record made: it is shown to nobody, and `verify` reports it.
 
+    def said(self) -> Sequence[Item | NoteEntry]:
+        """All threads in reading order, with the notes; what is not on record yet comes last."""
+        if not (self.threads or self.notes):
+            return self.items
+        every = [*self.items, *self.notes, *itertools.chain(*self.threads.values())]
+        return sorted((e for e in every if type(e) is not ResultEntry), key=lambda e: (e.sequence == 0, e.sequence))
+
+    def thread(self, thread: str | None) -> list[Item]:
+        """One thread, in the way of `items`; empty where nothing was said on it."""
+        return self.items if thread is None else self.threads.setdefault(thread, [])
+
     def _run(self, run: RunState, entry: RunEntry) -> None:
         run.head = entry
         run.limits = entry.limits
+        if entry.parent is not None:
+            run.parent = self.runs.get(entry.parent)
+
+    def _note(self, _run: RunState, entry: NoteEntry) -> None:
+        self.notes.append(entry)
 
     def _message(self, run: RunState, entry: MessageEntry) -> None:
-        self.items.append(entry)
+        self.thread(entry.thread_id).append(entry)
         if entry.queued is not None:
             self.queued.pop(entry.queued, None)
         if entry.author_type == "System":
@@ -168,7 +191,7 @@ class Record:
         run.calls += batch
         for call in batch:
             run.call_ids[call.record.call_id] = call
-        self.items.append(entry)
+        (self.items if entry.thread_id is None else self.thread(entry.thread_id)).append(entry)
 
     def _waiting(self, run: RunState, entry: WaitingEntry) -> None:
         call = run.call_ids[entry.call_id]
@@ -192,9 +215,10 @@ class Record:
         run.open -= 1
         if not run.open:
             failed = True
+            items = self.items if entry.thread_id is None else self.thread(entry.thread_id)
             for done in run.batch:
                 result: ResultEntry = done.result  # type: ignore[assignment]  # none of the batch is open
-                self.items.append(result)
+                items.append(result)
                 failed = failed and type(result.result.outcome) is Failed
             run.failed_steps = run.failed_steps + 1 if failed or call.turn.stop in RUNS_NOTHING else 0
 
@@ -233,6 +257,7 @@ class Record:
         {
             RunEntry: _run,
             MessageEntry: _message,
+            NoteEntry: _note,
             QueuedEntry: _queued,
             TurnEntry: _turn,
             WaitingEntry: _waiting,

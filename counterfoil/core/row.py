@@ -20,7 +20,7 @@ class Row:
     at: datetime
     """UTC. Of a call: when the model asked for it."""
     kind: str
-    """run, message, turn (a model's text), call, decision, queued, paused, resumed, cancel or ended."""
+    """run, message, turn (a model's text), note, call, decision, queued, paused, resumed, cancel or ended."""
     thread_id: str | None
     author: Author
     text: str
@@ -70,6 +70,8 @@ class Summary:
     usage: Usage
     seconds: float
     """Of work, pauses excluded."""
+    runs: int = 0
+    """Runs below it, whose calls and steps are counted here too."""
 
     @property
     def line(self) -> str:
@@ -77,7 +79,8 @@ class Summary:
         parts = [f"{count} {name}" for name, count in self.outcomes.items()]
         calls = f"{_count(self.calls, 'call')}" + (f" ({', '.join(parts)})" if parts else "")
         spent = f"{self.usage.tokens:,} tokens, {time_text(self.seconds * 1000)}"
-        return f"{self.status}: {_count(self.steps, 'step')}, {calls}, {spent}"
+        below = f", {_count(self.runs, 'child run')}" if self.runs else ""
+        return f"{self.status}: {_count(self.steps, 'step')}, {calls}{below}, {spent}"
 
     def to_json(self) -> dict[str, JsonValue]:
         """The summary by field, in camelCase."""

@@ -18,6 +18,7 @@ from counterfoil.core.entries import (
     EndedEntry,
     Entry,
     MessageEntry,
+    NoteEntry,
     PausedEntry,
     QueuedEntry,
     ResumedEntry,
@@ -38,6 +39,7 @@ from counterfoil.core.outcome import outcome_to_json
 from counterfoil.core.parts import call_part, participant, result_part
 from counterfoil.core.record import CallState, Record, RunState
 from counterfoil.core.row import Row, Summary
+from counterfoil.core.threads import Thread, family
 from counterfoil.core.turn import AuthorType, moment
 
 __all__ = ["Row", "Summary", "rows", "summary"]
@@ -48,8 +50,8 @@ OUTCOMES = ("succeeded", "failed", "denied", "rejected", "skipped", "cancelled",
 SYSTEM: tuple[AuthorType, str] = ("System", "")
 
 
-def rows(record: Record, run_id: str) -> list[Row]:
-    """The timeline of a run in reading order.
+def rows(record: Record, run_id: str, thread: Thread = ...) -> list[Row]:
+    """The timeline of a run in reading order; with a thread, what happened there in the run and the runs below it.
 
     A call has one row, right after its turn, with its approval, start and result folded in; what people
     decided and when the run paused stands where it happened.
@@ -57,15 +59,20 @@ def rows(record: Record, run_id: str) -> list[Row]:
     Raises:
         KeyError: the record has no such run.
     """
-    run = record.runs[run_id]
-    entries: list[Entry] = [run.head] if run.head is not None else []
-    entries += [item for item in record.items if item.run_id == run_id and not isinstance(item, ResultEntry)]
-    entries += run.log
+    of = {run_id: record.runs[run_id]} if thread is ... else family(record, run_id)
+    entries: list[Entry] = []
+    for one in of.values():
+        if thread is ... or (one.head is not None and one.head.thread_id == thread):
+            entries += [one.head] if one.head is not None else []
+            entries += one.log
+    said = (e for e in record.said() if not isinstance(e, ResultEntry) and thread in (..., e.thread_id))
+    entries += [e for e in said if e.run_id in of or isinstance(thread, str)]
     # An entry without a number is not on record yet, so it comes last.
     entries.sort(key=lambda entry: (entry.entry == 0, entry.entry))
     pending: dict[str, Approval] = {}
     found: list[Row] = []
     for entry in entries:
+        run = record.runs[entry.run_id]
         match entry:
             case WaitingEntry():
                 pending[entry.call_id] = entry.approval
@@ -83,21 +90,22 @@ def rows(record: Record, run_id: str) -> list[Row]:
 
 
 def summary(record: Record, run_id: str) -> Summary:
-    """A run in numbers.
+    """A run in numbers, those of the runs below it included.
 
     Raises:
         KeyError: the record has no such run.
     """
-    run = record.runs[run_id]
-    outcomes = Counter(_outcome(call) for call in run.calls)
+    run, of = record.runs[run_id], family(record, run_id)
+    outcomes = Counter(_outcome(call) for one in of.values() for call in one.calls)
     return Summary(
         status=run.status,
         ended_by=run.ended.ended_by if run.ended else None,
         outcomes={name: outcomes[name] for name in OUTCOMES if outcomes[name]},
-        calls=len(run.calls),
-        steps=run.turns,
+        calls=outcomes.total(),
+        steps=sum(one.turns for one in of.values()),
         usage=run.usage,
         seconds=run.seconds,
+        runs=len(of) - 1,
     )
 
 
@@ -119,6 +127,8 @@ def _plain_row(entry: Entry, run: RunState) -> Row:
         case MessageEntry():
             row = _row(entry, run, "message", (entry.author_type, entry.author_name), entry.text)
             return replace(row, sequence=entry.sequence)
+        case NoteEntry():
+            return replace(_row(entry, run, "note", ("Human", entry.author_name), entry.text), sequence=entry.sequence)
         case QueuedEntry():
             return _row(entry, run, "queued", ("Human", entry.author_name), entry.text)
         case ResumedEntry():
@@ -148,6 +158,8 @@ def _decided_row(entry: DecidedEntry, run: RunState, seen: Approval | None) -> R
 
 def _paused_text(entry: PausedEntry, run: RunState, pending: dict[str, Approval]) -> str:
     """What the run waits for, as it stood when it paused."""
+    if entry.children:
+        return "waits for its child runs"
     waits = []
     for call_id, approval in pending.items():
         result = run.call_ids[call_id].result
@@ -160,7 +172,7 @@ def _turn_rows(turn: TurnEntry, run: RunState) -> Iterator[Row]:
     if turn.head:
         row = _row(turn, run, "turn", ("Agent", ""), turn.text or "(no text)")
         said = (TURN_ENDS[turn.stop],) if turn.stop in TURN_ENDS else ()
-        yield replace(row, sequence=turn.sequence, step_index=turn.step, notes=said)
+        yield replace(row, sequence=turn.sequence + bool(turn.thought), step_index=turn.step, notes=said)
     for call in turn.calls:
         yield _call_row(run.call_ids[call.call_id], run)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 from uuid import UUID, uuid5
+
+from counterfoil.core.jsontext import JsonValue
 
 AuthorType: TypeAlias = Literal["Human", "Agent", "System"]
 
@@ -39,6 +42,21 @@ class Author:
 def author(kind: AuthorType, name: str, tenant: str) -> Author:
     """The participant of this type and name."""
     return Author(str(uuid5(_NAMESPACE, f"{tenant}\x1f{kind}\x1f{name}")), name, kind)
+
+
+def participants_json(who: Iterable[Author]) -> JsonValue:
+    """Participants as a store keeps them, each once; the tenant is its row's."""
+    return [[one.type, one.name] for one in joined((), who)]
+
+
+def participants_from_json(data: JsonValue, tenant: str) -> tuple[Author, ...]:
+    """The participants that `participants_json` wrote."""
+    return tuple(author(kind, name, tenant) for kind, name in cast("list[tuple[AuthorType, str]]", data or []))
+
+
+def joined(there: Iterable[Author], new: Iterable[Author]) -> tuple[Author, ...]:
+    """Participants, each once, in the order of their coming."""
+    return tuple({one.id: one for one in (*there, *new)}.values())
 
 
 _PARTICIPANT = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"

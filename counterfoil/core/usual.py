@@ -17,10 +17,13 @@ _RESULT: dict[str, JsonValue] = {
     "authorName": "", "decision": None,
 }  # fmt: skip  # rows by what belongs together
 _USUAL: Mapping[object, dict[str, JsonValue]] = {
-    "turn": {**_HEAD, "stop": "calls", "usage": None, "model": "", "head": 0},
+    "turn": {**_HEAD, "stop": "calls", "usage": None, "model": "", "head": 0, "thought": 0},
     "start": {
         **_HEAD, "most": USUAL_MOST, "safe": False, "decision": None, "approvalId": None, "lock": None, "same": True,
+        "child": None,
     },
+    "run": {**_HEAD, "call": None},
+    "paused": {**_HEAD, "children": False},
     "result": _RESULT,
     "late": _RESULT,
 }  # fmt: skip  # as above

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
-from types import EllipsisType
 from typing import TypeAlias
 
-from counterfoil.core.entries import MessageEntry, TurnEntry
-from counterfoil.core.items import Message, ToolCallPart, ToolResultPart
+from counterfoil.core.entries import MessageEntry, NoteEntry, TurnEntry
+from counterfoil.core.items import Message, Note, Reasoning, ToolCallPart, ToolResultPart
 from counterfoil.core.jsontext import JsonValue, loads
 from counterfoil.core.outcome import outcome_to_json
-from counterfoil.core.parts import Part, message_part, participant, turn_parts
+from counterfoil.core.parts import Part, entry_parts, participant
 from counterfoil.core.record import Record, RunState
+from counterfoil.core.threads import Thread, family, lines
 from counterfoil.core.turn import Author, Usage, moment
 
 Fields: TypeAlias = dict[str, JsonValue]
-Source: TypeAlias = "MessageEntry | TurnEntry"
+Source: TypeAlias = "MessageEntry | NoteEntry | TurnEntry"
 
 
 def date_json(date: datetime) -> str:
@@ -46,21 +46,22 @@ def context_items(
     *,
     after: int = 0,
     since: int = 0,
-    thread: str | EllipsisType | None = ...,
+    thread: Thread = ...,
     limit: int | None = None,
 ) -> list[Fields]:
     """The items of a conversation in reading order, as contract 1.4 has them.
 
-    Three kinds: ``Message``, ``ToolCall`` and, once a call has its result, ``ToolResult``. Every field of a
-    kind is present, and empty ones are None.
+    The kinds are ``Message``, ``Reasoning``, ``Note``, ``ToolCall`` and, once a call has its result, ``ToolResult``.
+    Every field of a kind is present, and empty ones are None.
 
     Args:
         record: the interaction.
-        run_id: a run of it; None: all of them.
+        run_id: a run of it, with the runs below it; None: all of them.
         after: a reading number (``sequence``); items with a larger one are given.
         since: an entry's number (``record.tip`` of an earlier reading); items that arrived later are given,
             so that one who follows a live run misses no result, whatever number was reserved for it.
-        thread: a thread's id, None for the main thread; by default all threads.
+        thread: a thread's id, None for the main thread; by default all threads. One that is named is given whole,
+            whichever runs wrote on it.
         limit: items at most, the first ones in reading order; None: all.
 
     Raises:
@@ -75,10 +76,8 @@ def context_items(
     return items
 
 
-def timeline_items(
-    record: Record, run_id: str, *, thread: str | EllipsisType | None = ..., admin: bool = False
-) -> list[Fields]:
-    """The items of a run with everything of contract 1.2: calls with their decisions, results whole.
+def timeline_items(record: Record, run_id: str, *, thread: Thread = ..., admin: bool = False) -> list[Fields]:
+    """The items of a run and of those below it with all of contract 1.2: calls with their decisions, results whole.
 
     Beside the fields of `ToolCallPart.to_json` and `ToolResultPart.to_json`, where an absent flag means
     false, each has ``sequence``, ``author``, ``date``, ``threadId`` and ``runId``.
@@ -94,7 +93,7 @@ def timeline_items(
     """
     items: list[Fields] = []
     for part, run, source in _parts(record, run_id, thread, 0):
-        if isinstance(part, Message):
+        if isinstance(part, (Message, Reasoning, Note)):
             fields: Fields = {"kind": part.kind, "text": part.text, "stepIndex": part.step_index}
         else:
             fields = part.to_json()
@@ -102,6 +101,18 @@ def timeline_items(
             fields["replaced"] = part.replaced
         items.append({**fields, **_place(part, run, source), "runId": run.run_id})
     return items
+
+
+def interaction_json(
+    interaction_id: str, created_at: int, participants: Iterable[Author], open_run: str | None
+) -> Fields:  # fmt: skip  # one row
+    """An interaction by field; times as `date_json` writes them."""
+    return {
+        "interactionId": interaction_id,
+        "createdAt": date_json(moment(created_at)),
+        "participants": [author_json(one) for one in participants],
+        "openRunId": open_run,
+    }
 
 
 def run_json(record: Record, run_id: str, interaction_id: str) -> Fields:
@@ -116,6 +127,7 @@ def run_json(record: Record, run_id: str, interaction_id: str) -> Fields:
         "runId": run_id,
         "interactionId": interaction_id,
         "parentRunId": head.parent if head else None,
+        "threadId": head.thread_id if head else None,
         "agent": head.agent if head else None,
         "user": head.caller.user if head else None,
         "status": run.status,
@@ -125,7 +137,7 @@ def run_json(record: Record, run_id: str, interaction_id: str) -> Fields:
         "reason": ended.reason if ended else None,
         "steps": run.turns,
         "calls": len(run.calls),
-        "waiting": sum(call.pending for call in run.batch),
+        "waiting": sum(call.pending for one in family(record, run_id).values() for call in one.batch),
         "usage": usage_json(run.usage),
         "seconds": run.seconds,
         "createdAt": date_json(moment(head.at)) if head else None,
@@ -134,24 +146,14 @@ def run_json(record: Record, run_id: str, interaction_id: str) -> Fields:
     }
 
 
-def _parts(
-    record: Record, run_id: str | None, thread: str | EllipsisType | None, after: int
-) -> Iterator[tuple[Part, RunState, Source]]:
+def _parts(record: Record, run_id: str | None, thread: Thread, after: int) -> Iterator[tuple[Part, RunState, Source]]:
     """Parts with a number over ``after``, in reading order, each with its run and its entry."""
-    if run_id is not None and run_id not in record.runs:
-        raise KeyError(run_id)
-    for entry in record.items:
-        if not isinstance(entry, (MessageEntry, TurnEntry)) or run_id not in (None, entry.run_id):
-            continue
-        if entry.sequence + entry.width <= after + 1 or thread not in (..., entry.thread_id):
-            continue
-        if not entry.sequence:
-            continue  # not on record yet
-        run = record.runs[entry.run_id]
-        parts = [message_part(entry, run)] if isinstance(entry, MessageEntry) else turn_parts(entry, run)
-        for part in parts:
-            if part.sequence > after:
-                yield part, run, entry
+    for entry in lines(record, run_id, thread):
+        if entry.sequence + entry.width > after + 1:
+            run = record.runs[entry.run_id]
+            for part in entry_parts(entry, run):
+                if part.sequence > after:
+                    yield part, run, entry
 
 
 def _arrival(part: Part, run: RunState, source: Source) -> int:
@@ -162,8 +164,8 @@ def _arrival(part: Part, run: RunState, source: Source) -> int:
 def _context_item(part: Part, run: RunState, source: Source) -> Fields:
     place = _place(part, run, source)
     match part:
-        case Message():
-            return {"kind": "Message", "runId": run.run_id, "text": part.text, **place}
+        case Message() | Reasoning() | Note():
+            return {"kind": type(part).__name__, "runId": run.run_id, "text": part.text, **place}
         case ToolCallPart():
             return {
                 "kind": "ToolCall",

@@ -143,6 +143,19 @@ def output_mismatch(problem: str) -> str:
     return f"The answer does not have the required form: {problem} Answer again in that form."
 
 
+OVERHEARD_CHARS = 2_000
+"""Of a result of another participant, so many characters are told; the rest can be read."""
+
+
+def overheard(name: str, text: str, results: Sequence[tuple[str, str, str]]) -> str:
+    """What another participant's turn came to: its text, then (tool, call id, result) of each call."""
+    told = [f"[{name}] {text}"] if text else []
+    for tool, call_id, result in results:
+        rest = f" {elided(call_id, len(result.encode()))}" if len(result) > OVERHEARD_CHARS else ""
+        told.append(f"[{name} used {tool}, which gave:] {clip(result, OVERHEARD_CHARS)}{rest}")
+    return "\n".join(told) or f"[{name} said nothing.]"
+
+
 READ_RESULT_DESCRIPTION = (
     "Read a result that was too long to be shown whole. Give the call_id that stands in the shortened text. "
     "Without pattern: the characters from offset, limit of them. With pattern (RE2 syntax): the lines that match; "

@@ -13,11 +13,12 @@ from __future__ import annotations
 from counterfoil.testing.store_commits import CommitTests
 from counterfoil.testing.store_decisions import DecisionTests
 from counterfoil.testing.store_due import DueTests
+from counterfoil.testing.store_family import FamilyTests
 from counterfoil.testing.store_keys import KeyTests
 from counterfoil.testing.store_living import LivingTests
 from counterfoil.testing.store_reads import ReadTests
 from counterfoil.testing.store_runs import RunTests
 
 
-class StoreSuite(RunTests, CommitTests, DecisionTests, DueTests, KeyTests, LivingTests, ReadTests):
+class StoreSuite(RunTests, CommitTests, DecisionTests, DueTests, FamilyTests, KeyTests, LivingTests, ReadTests):
     """Every sentence of `counterfoil.store.Store`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from counterfoil.core.items import Message, ToolCallPart, ToolResultPart
+from counterfoil.core.items import Message, Note, Reasoning, ToolCallPart, ToolResultPart
 from counterfoil.core.jsontext import JsonValue, loads
 from counterfoil.core.outcome import Denied, Rejected, Skipped, Succeeded
 from counterfoil.core.parts import items_of
@@ -41,7 +41,7 @@ def ui_messages(run: Run, *, conversation: bool = False) -> list[JsonValue]:
         items = items_of(record, run_id)
         results = {item.call_id: item for item in items if isinstance(item, ToolResultPart)}
         for item in items:
-            if isinstance(item, ToolResultPart):
+            if isinstance(item, (ToolResultPart, Note)):
                 continue
             if isinstance(item, Message) and item.step_index is None:
                 parts = []
@@ -56,8 +56,9 @@ def ui_messages(run: Run, *, conversation: bool = False) -> list[JsonValue]:
             if step != item.step_index:
                 step = item.step_index
                 parts.append({"type": "step-start"})
-            if isinstance(item, Message):
-                parts.append({"type": "text", "text": item.text, "state": "done"})
+            if isinstance(item, (Message, Reasoning)):
+                kind = "text" if isinstance(item, Message) else "reasoning"
+                parts.append({"type": kind, "text": item.text, "state": "done"})
             else:
                 # A call's id is unique in its run alone.
                 shown = f"{run_id}:{item.call_id}" if item.call_id in used else item.call_id

@@ -142,9 +142,9 @@ class Item(Shape):
 
 
 class Message(Item):
-    """A message, or a text of the model."""
+    """A message or a text of the model; a note, or what is shown of the model's reasoning, which no model reads."""
 
-    kind: Literal["Message"]
+    kind: Literal["Message", "Reasoning", "Note"]
     text: str
 
 
@@ -201,6 +201,7 @@ class RunSummary(Shape):
 class Run(RunSummary):
     """A run."""
 
+    thread_id: str | None
     user: str | None
     answer: str | None
     output: Any

@@ -103,7 +103,7 @@ def _items(request: ModelRequest, settings: Settings, origin: str) -> Iterator[d
     for position, item in enumerate(request.items):
         match item:
             case MessageEntry():
-                role = "user" if item.author_type == "Human" else "system"
+                role = "system" if item.author_type == "System" else "user"
                 yield {"role": role, "content": filled(item.text)}
             case TurnEntry():
                 yield from _turn(item, ids, own_items(item.reasoning, WIRE, origin))

@@ -66,7 +66,7 @@ def _messages(request: ModelRequest) -> Iterator[dict[str, Any]]:
     for position, item in enumerate(request.items):
         match item:
             case MessageEntry():
-                role = "user" if item.author_type == "Human" else "system"
+                role = "system" if item.author_type == "System" else "user"
                 yield {"role": role, "content": filled(item.text)}
             case TurnEntry() if item.calls:
                 yield {

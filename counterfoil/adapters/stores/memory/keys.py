@@ -13,6 +13,7 @@ class Keys:
     """The part of the store that holds them."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._api_keys: dict[str, ApiKey] = {}
 
     async def add_key(self, key: ApiKey) -> None:

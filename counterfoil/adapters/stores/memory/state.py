@@ -13,7 +13,8 @@ from counterfoil.core.entries import Entry, TurnEntry
 from counterfoil.core.errors import Fenced, UsageError
 from counterfoil.core.limits import DEAD_AFTER
 from counterfoil.core.report import ToolErrorReport
-from counterfoil.store import NewRun, ReportFilter, RunRow, StatusChange
+from counterfoil.core.turn import Author
+from counterfoil.store import InteractionRow, NewRun, ReportFilter, RunRow, StatusChange
 
 SETTLED = -1
 """State of a call with a result; otherwise the attempt of the call's newest start, 0 where there is none."""
@@ -72,9 +73,14 @@ def matches(report: ToolErrorReport, where: ReportFilter) -> bool:
 class Log:
     """One interaction."""
 
-    __slots__ = ("encoded", "entries", "erased", "id", "open_run", "sequence", "tenant")
+    __slots__ = (
+        "created_at", "encoded", "entries", "erased", "id", "open_run", "participants", "runs", "sequence", "tenant",
+    )  # fmt: skip  # names alone
 
-    def __init__(self, tenant: str, interaction_id: str) -> None:
+    def __init__(self, tenant: str, interaction_id: str, created_at: int) -> None:
+        self.created_at = created_at
+        self.participants: tuple[Author, ...] = ()
+        self.runs: list[Run] = []
         self.tenant = tenant
         self.id = interaction_id
         self.entries: list[Entry] = []
@@ -94,6 +100,10 @@ class Log:
                 e.sequence = self.sequence
                 self.sequence += width
         return number
+
+    def row(self) -> InteractionRow:
+        open_run = None if self.open_run is None else self.open_run.new.run_id
+        return InteractionRow(self.id, self.tenant, self.created_at, self.participants, open_run)
 
     def encode(self) -> list[tuple[bytes, bytes | None, bytes]]:
         """(body, content, hash) of every entry so far."""
@@ -121,13 +131,14 @@ class Run:
     """One run: its row's changing fields, and what is needed to keep the laws of `commit`."""
 
     __slots__ = (
-        "asked", "calls", "ended_at", "ended_by", "epoch", "is_erased", "log", "new", "owner", "runnable", "started",
-        "status", "thread", "updated_at", "wake_at",
+        "asked", "calls", "ended_at", "ended_by", "epoch", "is_erased", "log", "new", "owner", "parent", "runnable",
+        "started", "status", "thread", "updated_at", "wake_at",
     )  # fmt: skip  # names alone
 
-    def __init__(self, new: NewRun, log: Log) -> None:
+    def __init__(self, new: NewRun, log: Log, parent: Run | None = None) -> None:
         self.new = new
         self.log = log
+        self.parent = parent
         self.thread = new.entries[0].thread_id if new.entries else None
         self.status = "running"
         self.ended_by: str | None = None
@@ -220,13 +231,22 @@ class Run:
             if step is None or (asked.entry.step, asked.entry.index) == (step, index):
                 asked.open = False
 
+    def wake(self) -> None:
+        """Something happened that the run's driver must see, and those of the runs above it."""
+        run: Run | None = self
+        while run is not None:
+            run.runnable = not run.ended
+            run = run.parent
+
     def change(self, change: StatusChange, at: int) -> None:
         self.status = change.status
         self.ended_by = change.ended_by
         self.wake_at = change.wake_at
         self.updated_at = at
-        if change.status != "running":
+        if change.status != "running" or change.leaves:
             self.owner = None
+        if change.status != "running" and self.parent is not None:
+            self.parent.runnable = not self.parent.ended
         if self.ended:
             self.runnable = False
             self.ended_at = at

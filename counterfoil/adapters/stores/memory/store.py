@@ -12,18 +12,19 @@ from dataclasses import replace
 
 from counterfoil.adapters.stores.memory import due
 from counterfoil.adapters.stores.memory.keys import Keys
-from counterfoil.adapters.stores.memory.state import Beat, Kept, Log, Run, matches, next_beat
+from counterfoil.adapters.stores.memory.living import Living
+from counterfoil.adapters.stores.memory.state import Kept, Log, Run, matches
 from counterfoil.core.approval import Approval, Decision, meant, settle
 from counterfoil.core.call_entries import DecidedEntry
-from counterfoil.core.entries import CancelEntry, Entry
+from counterfoil.core.entries import CancelEntry, Entry, NoteEntry
 from counterfoil.core.errors import Conflict, DefinitionError, Fenced, NotFound, NotPending
-from counterfoil.core.limits import FORGET_SECONDS, HEARTBEAT
 from counterfoil.core.report import ToolErrorReport, report_from_json
-from counterfoil.owners import Watch
+from counterfoil.core.turn import Author, joined
 from counterfoil.store import (
     EVERY_REPORT,
     Behind,
     Head,
+    InteractionRow,
     KeptRange,
     KeptText,
     Lease,
@@ -36,12 +37,11 @@ from counterfoil.store import (
     StatusChange,
     StoredRow,
     Wanted,
-    Worker,
     needs_tenant,
 )
 
 
-class MemoryStore(Keys):
+class MemoryStore(Keys, Living):
     """A `Store` in this process. What it holds is gone with the process."""
 
     shared = False
@@ -52,10 +52,7 @@ class MemoryStore(Keys):
         self._runs: dict[tuple[str, str], Run] = {}
         self._keys: dict[tuple[str, str], Run] = {}
         self._kept: dict[tuple[str, str], Kept] = {}
-        self._locks: dict[tuple[str, str], Owner] = {}
         self._reports: list[ToolErrorReport] = []
-        self._beats: dict[Owner, Beat] = {}
-        self._watch = Watch()
         self._version = 0
 
     async def open(self) -> None:
@@ -77,10 +74,12 @@ class MemoryStore(Keys):
         log = self._log_for(new)
         if (tenant, new.run_id) in self._runs:
             raise Conflict(f"run {new.run_id} exists already")
-        run = Run(new, log)
+        run = Run(new, log, None if new.parent is None else self._runs.get((tenant, new.parent)))
         run.check(new.entries)
+        log.participants = joined(log.participants, new.participants)
         self._logs[tenant, new.interaction_id] = log
         self._runs[tenant, new.run_id] = run
+        log.runs.append(run)
         if new.key is not None:
             self._keys[tenant, new.key] = run
         if new.parent is None:
@@ -94,12 +93,39 @@ class MemoryStore(Keys):
         if new.new_interaction:
             if log is not None:
                 raise Conflict(f"interaction {new.interaction_id} exists already")
-            return Log(new.tenant, new.interaction_id)
+            return Log(new.tenant, new.interaction_id, new.created_at)
         if log is None:
             raise NotFound(f"no interaction {new.interaction_id}")
         if log.open_run is not None and new.parent is None:
             raise Conflict(f"interaction {log.id} has an open run, {log.open_run.new.run_id}; wait for its end")
         return log
+
+    async def open_interaction(self, tenant: str, interaction_id: str, participants: Sequence[Author], at: int) -> None:
+        """See `Store.open_interaction`."""
+        needs_tenant(tenant)
+        if (tenant, interaction_id) in self._logs:
+            raise Conflict(f"interaction {interaction_id} exists already")
+        log = self._logs[tenant, interaction_id] = Log(tenant, interaction_id, at)
+        log.participants = joined((), participants)
+        self._version += 1
+
+    async def interaction(self, tenant: str, interaction_id: str) -> InteractionRow:
+        """See `Store.interaction`."""
+        return self._log(tenant, interaction_id).row()
+
+    def _log(self, tenant: str, interaction_id: str) -> Log:
+        log = self._logs.get((tenant, interaction_id))
+        if log is None:
+            raise NotFound(f"no interaction {interaction_id}")
+        return log
+
+    async def interactions(self, tenant: str, *, limit: int = 50, before: str | None = None) -> list[InteractionRow]:
+        """See `Store.interactions`."""
+        needs_tenant(tenant)
+        mine = [log for log in self._logs.values() if log.tenant == tenant]
+        if before is not None:
+            mine = mine[: mine.index(self._log(tenant, before))]
+        return [log.row() for log in reversed(mine)][: max(limit, 0)]
 
     async def claim(self, row: RunRow, owner: Owner, quota: Quota | None = None) -> Lease | None:
         """See `Store.claim`."""
@@ -141,40 +167,6 @@ class MemoryStore(Keys):
             run.log.open_run = run
         run.ended_by = None
         return self._take(run, owner)
-
-    async def lock(self, tenant: str, name: str, owner: Owner) -> bool:
-        """See `Store.lock`."""
-        holder = self._locks.get((tenant, name))
-        if holder not in (None, owner) and self._watch.lives(holder, owner, self._workers()):
-            return False
-        self._locks[tenant, name] = owner
-        return True
-
-    async def unlock(self, tenant: str, name: str, owner: Owner) -> None:
-        """See `Store.unlock`."""
-        if self._locks.get((tenant, name)) == owner:
-            del self._locks[tenant, name]
-
-    async def beat(self, owner: Owner, every: float = HEARTBEAT) -> None:
-        """See `Store.beat`."""
-        beat = self._beats[owner] = next_beat(self._beats.get(owner), every)
-        self._beats = {o: b for o, b in self._beats.items() if beat.at - b.at <= FORGET_SECONDS}
-
-    async def leave(self, owner: Owner) -> None:
-        """See `Store.leave`."""
-        self._beats.pop(owner, None)
-
-    async def workers(self) -> list[Worker]:
-        """See `Store.workers`."""
-        return self._workers()
-
-    def _workers(self) -> list[Worker]:
-        now = time.monotonic()
-        return [Worker(o, now - b.at, b.every, b.at - b.since) for o, b in self._beats.items()]
-
-    async def lives(self, owner: Owner, me: Owner) -> bool:
-        """See `Store.lives`."""
-        return self._watch.lives(owner, me, self._workers())
 
     async def commit(
         self,
@@ -229,8 +221,9 @@ class MemoryStore(Keys):
             return before
         run.check((entry,))
         run.log.append((entry,))
-        run.runnable = not run.ended
-        run.updated_at = entry.at
+        if not isinstance(entry, NoteEntry):
+            run.wake()
+            run.updated_at = entry.at
         self._version += 1
         return before
 
@@ -252,7 +245,7 @@ class MemoryStore(Keys):
             tool_name=e.tool_name, approval_id=e.approval.id, decision=decision,
         )  # fmt: skip
         run.log.append((entry,))
-        run.runnable = True
+        run.wake()
         run.updated_at = decision.at
         self._version += 1
         return e.approval, True
@@ -309,10 +302,7 @@ class MemoryStore(Keys):
 
     async def entries(self, tenant: str, interaction_id: str, after: int = 0) -> list[Entry]:
         """See `Store.entries`."""
-        log = self._logs.get((tenant, interaction_id))
-        if log is None:
-            raise NotFound(f"no interaction {interaction_id}")
-        return log.entries[max(after, 0) :]
+        return self._log(tenant, interaction_id).entries[max(after, 0) :]
 
     async def approvals(self, tenant: str, run_id: str | None = None) -> list[Approval]:
         """See `Store.approvals`."""
@@ -320,7 +310,8 @@ class MemoryStore(Keys):
         if run_id is None:
             runs = [run for run in self._runs.values() if run.asked and run.new.tenant == tenant]
         else:
-            runs = [self._run(tenant, run_id)]
+            top = self._run(tenant, run_id)
+            runs = [run for run in top.log.runs if _is_below(run, top)]
         found = [a.entry for run in runs for a in (run.asked or {}).values() if a.open]
         return [e.approval for e in sorted(found, key=lambda e: e.approval.requested_at)]
 
@@ -385,6 +376,10 @@ class MemoryStore(Keys):
 
     async def version(self) -> object:
         return self._version
+
+
+def _is_below(run: Run, top: Run) -> bool:
+    return run is top or (run.parent is not None and _is_below(run.parent, top))
 
 
 def open_store(url: str, **settings: object) -> MemoryStore:

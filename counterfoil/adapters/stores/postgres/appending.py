@@ -118,7 +118,7 @@ def _is_plain(what: Commit, talk: Talk, run: KnownRun) -> bool:
     """Entries, and the run's end, by whoever holds it as far as is known; no approval has to do with them."""
     if what.reports or what.kept or run.is_asking or not 0 < len(what.entries) <= FEW:
         return False
-    if what.change is not None and what.change.status in OPEN:
+    if what.change is not None and (what.change.status in OPEN or run.parent is not None):
         return False
     if run.epoch != what.lease.epoch or not run.owned or what.expect not in (None, talk.entry):
         return False
@@ -353,11 +353,14 @@ async def track(db: Db, run: KnownRun, entries: Sequence[Entry]) -> None:
 async def _apply_change(db: Db, held: Held, change: StatusChange, at: int) -> None:
     """Leave the run's row as the change says; an end closes what was open."""
     ended = change.status not in OPEN
-    name = "change_ended" if ended else f"change_{change.status}"
+    leaves = change.leaves or change.status == "paused"
+    name = "change_ended" if ended else "change_leaves" if leaves else "change_running"
     await send(db, name, held.number, change.status, change.ended_by, change.wake_at, at)
     if ended:
         await send(db, "close_approvals", held.number)
         await send(db, "release", held.talk.number, held.number)
+    if held.row.parent is not None and change.status != "running":
+        await send(db, "wake", held.talk.number, held.row.parent)
 
 
 async def _new_texts(db: Db, tenant: str, kept: Sequence[KeptText]) -> list[KeptText]:

@@ -15,9 +15,10 @@ from counterfoil.adapters.stores.postgres.pool import Pool, fetch, fetch_one, se
 from counterfoil.core.approval import Approval, Choice, Decision, approval_from_json, meant, settle
 from counterfoil.core.call_entries import DecidedEntry
 from counterfoil.core.codec import GENESIS
-from counterfoil.core.entries import CancelEntry, Entry, Fields
+from counterfoil.core.entries import CancelEntry, Entry, Fields, NoteEntry
 from counterfoil.core.errors import Conflict, NotFound, NotPending, StoreError
 from counterfoil.core.jsontext import JsonValue, dumps, loads
+from counterfoil.core.turn import Author, joined, participants_from_json, participants_json
 from counterfoil.owners import owner_text
 from counterfoil.store import Lease, NewRun, OverQuota, Owner, Quota, RunRow, needs_tenant
 
@@ -48,12 +49,13 @@ async def _create(db: Db, known: Known, new: NewRun) -> tuple[RunRow, bool]:
     there = await send(db, "interaction", named(tenant, new.interaction_id))
     same = await send(db, "run_number", named(tenant, new.run_id))
     next_ones = await send(db, "new_numbers")
-    talk = _interaction_for(await there.fetchone(), new)
+    found = await there.fetchone()
+    talk = _interaction_for(found, new)
     if await same.fetchone() is not None:
         raise Conflict(f"run {new.run_id} exists already")
     thread = new.entries[0].thread_id if new.entries else None
     numbers = cast("tuple[int, int]", await next_ones.fetchone())
-    run = KnownRun(numbers[1], thread, 0 if owner is None else 1, owned=owner is not None)
+    run = KnownRun(numbers[1], thread, new.parent, 0 if owner is None else 1, owned=owner is not None)
     run.calls = check(run, new.run_id, new.entries, {})
     occupied = run.number if new.parent is None else None
     if is_new := talk is None:
@@ -62,7 +64,7 @@ async def _create(db: Db, known: Known, new: NewRun) -> tuple[RunRow, bool]:
     if is_new:
         await send(
             db, "new_interaction", talk.number, named(tenant, new.interaction_id), tenant, new.interaction_id,
-            occupied, talk.entry, talk.hash, talk.following,
+            occupied, talk.entry, talk.hash, talk.following, dumps(participants_json(new.participants)), new.created_at,
         )  # fmt: skip  # in the order of the statement
     await send(
         db, "new_run", run.number, named(tenant, new.run_id), tenant, new.run_id, talk.number, thread, new.agent,
@@ -74,6 +76,11 @@ async def _create(db: Db, known: Known, new: NewRun) -> tuple[RunRow, bool]:
     if not is_new:
         if occupied is not None:
             await send(db, "occupy", occupied, talk.number)
+        there_now = None if found is None else cast("bytes | None", found[6])
+        before = participants_from_json(loads(there_now or b"[]"), tenant)
+        now = dumps(participants_json(joined(before, new.participants)))
+        if now != there_now:
+            await send(db, "join", talk.number, now)
         await move(db, talk)
     await track(db, run, new.entries)
     known.wrote(tenant, new.interaction_id, talk, new.run_id, run)
@@ -93,10 +100,21 @@ def _interaction_for(found: Sequence[Any] | None, new: NewRun) -> Talk | None:
         return None
     if found is None:
         raise NotFound(f"no interaction {new.interaction_id}")
-    number, version, open_run, entry, digest, following = found
+    number, version, open_run, entry, digest, following, _ = found
     if open_run is not None and new.parent is None:
         raise Conflict(f"interaction {new.interaction_id} has an open run; wait for its end")
     return Talk(number, version, entry, digest, following)
+
+
+async def open_interaction(
+    db: Db, tenant: str, interaction_id: str, participants: Sequence[Author], at: int
+) -> None:  # fmt: skip  # one row
+    """See `Store.open_interaction`."""
+    needs_tenant(tenant)
+    who = dumps(participants_json(participants))
+    name = named(tenant, interaction_id)
+    if await fetch_one(db, "open_interaction", name, tenant, interaction_id, GENESIS, who, at) is None:
+        raise Conflict(f"interaction {interaction_id} exists already")
 
 
 async def _take(db: Db, held: Held, owner: Owner) -> Lease:
@@ -162,8 +180,16 @@ async def post(db: Db, tenant: str, run_id: str, entry: Entry) -> RunRow:
         return before
     check(held.known((), is_asking=False), run_id, (entry,), {})
     await append(db, held.talk, held.number, (entry,))
-    await send(db, "runnable", held.number, entry.at)
+    if not isinstance(entry, NoteEntry):
+        await _wake(db, held, entry.at)
     return before
+
+
+async def _wake(db: Db, held: Held, at: int) -> None:
+    """The run and those above it are runnable."""
+    await send(db, "runnable", held.number, at)
+    if held.row.parent is not None:
+        await send(db, "wake_all", held.talk.number, held.row.parent)
 
 
 async def decide(db: Db, tenant: str, run_id: str, call_id: str, decision: Decision) -> tuple[Approval, bool]:
@@ -186,7 +212,7 @@ async def decide(db: Db, tenant: str, run_id: str, call_id: str, decision: Decis
     )  # fmt: skip  # one line a field says no more
     await append(db, held.talk, held.number, (entry,))
     await send(db, "decided", number, _decision_json(decision), decision.choice)
-    await send(db, "runnable", held.number, decision.at)
+    await _wake(db, held, decision.at)
     return approval, True
 
 

@@ -28,11 +28,12 @@ SETTLED = -1
 class KnownRun:
     """What a commit needs of a run."""
 
-    __slots__ = ("calls", "epoch", "is_asking", "number", "owned", "thread")
+    __slots__ = ("calls", "epoch", "is_asking", "number", "owned", "parent", "thread")
 
-    def __init__(self, number: int, thread: str | None, epoch: int, *, owned: bool) -> None:
+    def __init__(self, number: int, thread: str | None, parent: str | None, epoch: int, *, owned: bool) -> None:
         self.number = number
         self.thread = thread
+        self.parent = parent
         self.epoch = epoch
         self.owned = owned
         self.calls: dict[tuple[int, int], int] = {}
@@ -130,7 +131,7 @@ class Held:
 
     def known(self, calls: Sequence[tuple[Any, ...]], *, is_asking: bool) -> KnownRun:
         """The run, with the calls as the statement ``calls`` gave them."""
-        run = KnownRun(self.number, self.thread, self.row.epoch, owned=self.row.owner is not None)
+        run = KnownRun(self.number, self.thread, self.row.parent, self.row.epoch, owned=self.row.owner is not None)
         run.calls = {(step, idx): SETTLED if least == 0 else most for step, idx, least, most in calls}
         run.is_asking = is_asking
         return run

@@ -14,7 +14,8 @@ from counterfoil.core.entries import Entry, Fields
 from counterfoil.core.errors import NotFound
 from counterfoil.core.jsontext import loads
 from counterfoil.core.report import ToolErrorReport, report_from_json
-from counterfoil.store import Head, KeptRange, ReportFilter, RunRow, StoredRow
+from counterfoil.core.turn import participants_from_json
+from counterfoil.store import Head, InteractionRow, KeptRange, ReportFilter, RunRow, StoredRow
 
 PAGE_ROWS = 256
 """Entries that `rows` takes at a time, at most."""
@@ -43,6 +44,30 @@ async def runs(db: Db, tenant: str, before: str | None, where: Sequence[str | No
     """See `Store.runs`; ``where`` holds status, agent and interaction."""
     number = None if before is None else await _number(db, tenant, before)
     return [row_of(values) for values in await fetch(db, "runs", tenant, number, *where, limit)]
+
+
+async def interactions(db: Db, tenant: str, before: str | None, limit: int) -> list[InteractionRow]:
+    """See `Store.interactions`."""
+    number = None
+    if before is not None:
+        found = await fetch_one(db, "interaction_number", named(tenant, before))
+        if found is None:
+            raise NotFound(f"no interaction {before}")
+        number = cast("int", found[0])
+    return [_interaction(tenant, line) for line in await fetch(db, "interactions", tenant, number, limit)]
+
+
+async def interaction(db: Db, tenant: str, interaction_id: str) -> InteractionRow:
+    """See `Store.interaction`."""
+    found = await fetch_one(db, "interaction_row", named(tenant, interaction_id))
+    if found is None:
+        raise NotFound(f"no interaction {interaction_id}")
+    return _interaction(tenant, found)
+
+
+def _interaction(tenant: str, line: Sequence[object]) -> InteractionRow:
+    id_, at, who, open_run = cast("tuple[str, int, bytes | None, str | None]", line)
+    return InteractionRow(id_, tenant, at, participants_from_json(loads(who or b"[]"), tenant), open_run)
 
 
 async def entries(db: Db, tenant: str, interaction_id: str, after: int) -> list[Entry]:

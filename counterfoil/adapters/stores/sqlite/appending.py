@@ -230,14 +230,15 @@ def track(db: WritingConnection, run: KnownRun, entries: Sequence[Entry]) -> Non
 def apply_change(db: WritingConnection, run: KnownRun, change: StatusChange, at: int) -> None:
     """Leave the run's row as the change says; an end closes what was open."""
     values = (change.status, change.ended_by, change.wake_at, at, run.number)
-    if change.status == "running":
-        db.execute(SQL["change_running"], values)
-    elif change.status == "paused":
-        db.execute(SQL["change_paused"], values)
+    if change.status in ("running", "paused"):
+        leaves = change.leaves or change.status == "paused"
+        db.execute(SQL["change_leaves" if leaves else "change_running"], values)
     else:
         db.execute(SQL["change_ended"], values)
         db.execute(SQL["close_approvals"], (run.number,))
         db.execute(SQL["release"], (run.interaction, run.number))
+    if run.parent is not None and change.status != "running":
+        db.execute(SQL["wake"], (run.interaction, run.parent))
 
 
 def _new_texts(db: WritingConnection, tenant: str, kept: Sequence[KeptText]) -> list[KeptText]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -11,9 +12,10 @@ from counterfoil.adapters.stores.sqlite.known import KnownRun, Tip, WritingConne
 from counterfoil.adapters.stores.sqlite.reading import run_row
 from counterfoil.core.approval import Approval, Choice, Decision, approval_from_json, meant, settle
 from counterfoil.core.call_entries import DecidedEntry
-from counterfoil.core.entries import CancelEntry, Entry, Fields
+from counterfoil.core.entries import CancelEntry, Entry, Fields, NoteEntry
 from counterfoil.core.errors import Conflict, NotFound, NotPending
 from counterfoil.core.jsontext import JsonValue, dumps, loads
+from counterfoil.core.turn import Author, joined, participants_from_json, participants_json
 from counterfoil.owners import owner_text
 from counterfoil.store import Lease, NewRun, OverQuota, Owner, Quota, RunRow, needs_tenant
 
@@ -28,7 +30,7 @@ def create(db: WritingConnection, new: NewRun) -> tuple[RunRow, bool]:
             if first[1] != new.key_digest:
                 raise Conflict(f"key {new.key!r} was used for another request; give a new key")
             return run_row(db, tenant, first[0]), False
-    interaction = _interaction_for(db, new)
+    interaction, there = _interaction_for(db, new)
     if db.execute(SQL["run_number"], (tenant, new.run_id)).fetchone() is not None:
         raise Conflict(f"run {new.run_id} exists already")
     thread = new.entries[0].thread_id if new.entries else None
@@ -36,18 +38,22 @@ def create(db: WritingConnection, new: NewRun) -> tuple[RunRow, bool]:
         0,
         interaction or 0,
         thread,
+        new.parent,
         0 if new.owner is None else 1,
         owned=new.owner is not None,
         at=new.created_at,
     )
     run.whole, run.is_asking = True, False
     if interaction is None:
-        interaction = cast("int", db.execute(SQL["new_interaction"], (tenant, new.interaction_id)).lastrowid)
+        made = (tenant, new.interaction_id, dumps(participants_json(new.participants)), new.created_at)
+        interaction = cast("int", db.execute(SQL["new_interaction"], made).lastrowid)
         run.interaction = interaction
         tip = Tip(interaction, None, None, None)
     else:
         tip = db.tips.get(interaction) or Tip(interaction, *_last(db, interaction))
     run.calls, _ = check(db, run, tip, new.run_id, new.entries)
+    if not new.new_interaction:
+        _join(db, interaction, tenant, there, new.participants)
     owner = new.owner
     run.number = cast(
         "int",
@@ -76,24 +82,41 @@ def create(db: WritingConnection, new: NewRun) -> tuple[RunRow, bool]:
     return row, True
 
 
+def _join(db: WritingConnection, interaction: int, tenant: str, there: bytes | None, new: Sequence[Author]) -> None:
+    """Have these take part too; ``there``: who does, as it is stored."""
+    now = dumps(participants_json(joined(participants_from_json(loads(there or b"[]"), tenant), new)))
+    if now != there:
+        db.execute(SQL["join"], (now, interaction))
+
+
 def _last(db: WritingConnection, interaction: int) -> tuple[int | None, bytes | None, int | None]:
     db.write_rows()
     found = db.execute(SQL["tip"], (interaction, interaction)).fetchone()
     return found or (None, None, None)
 
 
-def _interaction_for(db: WritingConnection, new: NewRun) -> int | None:
-    """The number of the interaction; None where it is to be made."""
+def open_interaction(
+    db: WritingConnection, tenant: str, interaction_id: str, participants: Sequence[Author], at: int
+) -> None:
+    """See `Store.open_interaction`."""
+    needs_tenant(tenant)
+    if db.execute(SQL["interaction"], (tenant, interaction_id)).fetchone() is not None:
+        raise Conflict(f"interaction {interaction_id} exists already")
+    db.execute(SQL["new_interaction"], (tenant, interaction_id, dumps(participants_json(participants)), at))
+
+
+def _interaction_for(db: WritingConnection, new: NewRun) -> tuple[int | None, bytes | None]:
+    """The number of the interaction, None where it is to be made, and its participants as they are stored."""
     found = db.execute(SQL["interaction"], (new.tenant, new.interaction_id)).fetchone()
     if new.new_interaction:
         if found is not None:
             raise Conflict(f"interaction {new.interaction_id} exists already")
-        return None
+        return None, None
     if found is None:
         raise NotFound(f"no interaction {new.interaction_id}")
     if found[1] is not None and new.parent is None:
         raise Conflict(f"interaction {new.interaction_id} has an open run; wait for its end")
-    return cast("int", found[0])
+    return found[0], found[2]
 
 
 def claim(db: WritingConnection, row: RunRow, owner: Owner, quota: Quota | None = None) -> Lease | None:
@@ -137,7 +160,7 @@ def reopen(db: WritingConnection, row: RunRow, owner: Owner) -> Lease | None:
     if now.epoch != row.epoch or now.status != "limited":
         return None
     run, *_ = db.execute(SQL["run_number"], (row.tenant, row.run_id)).fetchone()
-    number, open_run = db.execute(SQL["interaction"], (row.tenant, now.interaction_id)).fetchone()
+    number, open_run, _ = db.execute(SQL["interaction"], (row.tenant, now.interaction_id)).fetchone()
     if now.parent is None:
         if open_run is not None:
             raise Conflict(f"interaction {now.interaction_id} has another open run; wait for its end")
@@ -155,8 +178,16 @@ def post(db: WritingConnection, tenant: str, run_id: str, entry: Entry) -> RunRo
     run, tip = db.run_and_tip(tenant, run_id)
     check(db, run, tip, run_id, (entry,))
     db.rows += rows_for(tip, run.number, (entry,))
-    db.execute(SQL["runnable"], (entry.at, run.number))
+    if not isinstance(entry, NoteEntry):
+        _wake(db, run, entry.at)
     return before
+
+
+def _wake(db: WritingConnection, run: KnownRun, at: int) -> None:
+    """The run and those above it are runnable."""
+    db.execute(SQL["runnable"], (at, run.number))
+    if run.parent is not None:
+        db.execute(SQL["wake_all"], (run.interaction, run.parent))
 
 
 def decide(db: WritingConnection, tenant: str, run_id: str, call_id: str, decision: Decision) -> tuple[Approval, bool]:
@@ -180,7 +211,7 @@ def decide(db: WritingConnection, tenant: str, run_id: str, call_id: str, decisi
     stored = _decision_json(decision)
     db.rows += rows_for(tip, run.number, (entry,))
     db.execute(SQL["decided"], (stored, decision.choice, number))
-    db.execute(SQL["runnable"], (decision.at, run.number))
+    _wake(db, run, decision.at)
     return approval, True
 
 

@@ -48,12 +48,17 @@ class Tip:
 class KnownRun:
     """A run's row as far as a commit needs it, its calls and whether people may be asked about them."""
 
-    __slots__ = ("at", "calls", "epoch", "interaction", "is_asking", "number", "owned", "seen", "thread", "whole")
+    __slots__ = (
+        "at", "calls", "epoch", "interaction", "is_asking", "number", "owned", "parent", "seen", "thread", "whole",
+    )  # fmt: skip  # names alone
 
-    def __init__(self, number: int, interaction: int, thread: str | None, epoch: int, *, owned: bool, at: int) -> None:
+    def __init__(
+        self, number: int, interaction: int, thread: str | None, parent: str | None, epoch: int, *, owned: bool, at: int
+    ) -> None:
         self.number = number
         self.interaction = interaction
         self.thread = thread
+        self.parent = parent
         self.epoch = epoch
         self.owned = owned
         self.at = at
@@ -162,11 +167,11 @@ class WritingConnection(sqlite3.Connection):
         found = self.execute(_RUN_AND_TIP, (tenant, run_id)).fetchone()
         if found is None:
             raise NotFound(f"no run {run_id}")
-        number, interaction, thread, epoch, owner, at, place, digest, sequence = found
+        number, interaction, thread, parent, epoch, owner, at, place, digest, sequence = found
         if run is None:
             run = self._earlier.pop((tenant, run_id), None)
             if run is None:
-                run = KnownRun(number, interaction, thread, epoch, owned=owner is not None, at=at)
+                run = KnownRun(number, interaction, thread, parent, epoch, owned=owner is not None, at=at)
             else:
                 run.epoch, run.owned, run.at, run.is_asking = epoch, owner is not None, at, None
             run.whole = run.seen == place

@@ -17,8 +17,9 @@ from counterfoil.core.entries import Entry, Fields
 from counterfoil.core.errors import NotFound
 from counterfoil.core.jsontext import loads
 from counterfoil.core.report import ToolErrorReport, report_from_json
+from counterfoil.core.turn import participants_from_json
 from counterfoil.owners import owner_of
-from counterfoil.store import Head, KeptRange, ReportFilter, RunRow, StoredRow
+from counterfoil.store import Head, InteractionRow, KeptRange, ReportFilter, RunRow, StoredRow
 
 PAGE_ROWS = 256
 """Entries that `rows` takes at a time, at most."""
@@ -53,12 +54,32 @@ def runs(db: Connection, tenant: str, before: str | None, where: Mapping[str, st
     return [row_of(values) for values in db.execute(SQL["runs"], where).fetchall()]
 
 
-def entries(db: Connection, tenant: str, interaction_id: str, after: int) -> list[Entry]:
-    """See `Store.entries`."""
+def interactions(
+    db: Connection, tenant: str, interaction_id: str | None, before: str | None, limit: int
+) -> list[InteractionRow]:
+    """See `Store.interactions`; with an id, that one alone. Raises NotFound."""
+    values: dict[str, object] = {"tenant": tenant, "id": interaction_id, "before": None, "limit": limit}
+    if before is not None:
+        values["before"] = _interaction(db, tenant, before)
+    found = db.execute(SQL["interactions"], values).fetchall()
+    if interaction_id is not None and not found:
+        raise NotFound(f"no interaction {interaction_id}")
+    return [
+        InteractionRow(id_, tenant, at, participants_from_json(loads(who or b"[]"), tenant), open_run)
+        for id_, at, who, open_run in found
+    ]
+
+
+def _interaction(db: Connection, tenant: str, interaction_id: str) -> int:
     found = db.execute(SQL["interaction"], (tenant, interaction_id)).fetchone()
     if found is None:
         raise NotFound(f"no interaction {interaction_id}")
-    n = found[0]
+    return cast("int", found[0])
+
+
+def entries(db: Connection, tenant: str, interaction_id: str, after: int) -> list[Entry]:
+    """See `Store.entries`."""
+    n = _interaction(db, tenant, interaction_id)
     stored = db.execute(SQL["entries"], (n, max(after, 0), n)).fetchall()
     return [decode(body, content, number) for number, body, content in stored]
 

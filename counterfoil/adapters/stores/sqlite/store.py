@@ -17,10 +17,12 @@ from counterfoil.core.errors import DefinitionError, UsageError
 from counterfoil.core.keys import ApiKey
 from counterfoil.core.limits import HEARTBEAT
 from counterfoil.core.report import ToolErrorReport
+from counterfoil.core.turn import Author
 from counterfoil.owners import Watch
 from counterfoil.store import (
     EVERY_REPORT,
     Head,
+    InteractionRow,
     KeptRange,
     KeptText,
     Lease,
@@ -113,6 +115,19 @@ class SqliteStore:
     async def create(self, new: NewRun) -> tuple[RunRow, bool]:
         """See `Store.create`."""
         return await self._write.submit(changing.create, new)
+
+    async def open_interaction(self, tenant: str, interaction_id: str, participants: Sequence[Author], at: int) -> None:
+        """See `Store.open_interaction`."""
+        await self._write.submit(changing.open_interaction, tenant, interaction_id, participants, at)
+
+    async def interaction(self, tenant: str, interaction_id: str) -> InteractionRow:
+        """See `Store.interaction`."""
+        return (await self._read.submit(reading.interactions, tenant, interaction_id, None, 1))[0]
+
+    async def interactions(self, tenant: str, *, limit: int = 50, before: str | None = None) -> list[InteractionRow]:
+        """See `Store.interactions`."""
+        needs_tenant(tenant)
+        return await self._read.submit(reading.interactions, tenant, None, before, max(limit, 0))
 
     async def claim(self, row: RunRow, owner: Owner, quota: Quota | None = None) -> Lease | None:
         """See `Store.claim`."""

@@ -31,11 +31,35 @@ UPDATE interactions SET version = version + 1, entry = $2, hash = $3, following 
 UPDATE interactions SET version = version + 1 WHERE number = $1
 
 -- name: interaction
-SELECT number, version, open_run, entry, hash, following FROM interactions WHERE name = $1 FOR UPDATE
+SELECT number, version, open_run, entry, hash, following, participants FROM interactions WHERE name = $1 FOR UPDATE
 
 -- name: new_interaction
-INSERT INTO interactions (number, name, tenant, id, open_run, version, entry, hash, following)
-VALUES ($1, $2, $3, $4, $5, 1, $6, $7, $8)
+INSERT INTO interactions (
+    number, name, tenant, id, open_run, version, entry, hash, following, participants, created_at
+) VALUES ($1, $2, $3, $4, $5, 1, $6, $7, $8, $9, $10)
+
+-- name: open_interaction
+INSERT INTO interactions (name, tenant, id, version, entry, hash, following, participants, created_at)
+VALUES ($1, $2, $3, 1, 0, $4, 1, $5, $6)
+ON CONFLICT DO NOTHING RETURNING number
+
+-- name: join
+UPDATE interactions SET participants = $2 WHERE number = $1
+
+-- name: interactions
+SELECT i.id, i.created_at, i.participants, r.id
+FROM interactions i LEFT JOIN runs r ON r.number = i.open_run
+WHERE hashtextextended(i.tenant, 0) = hashtextextended($1, 0) AND i.tenant = $1
+    AND ($2::bigint IS NULL OR i.number < $2)
+ORDER BY i.number DESC LIMIT $3
+
+-- name: interaction_row
+SELECT i.id, i.created_at, i.participants, r.id
+FROM interactions i LEFT JOIN runs r ON r.number = i.open_run
+WHERE i.name = $1
+
+-- name: interaction_number
+SELECT number FROM interactions WHERE name = $1
 
 -- name: new_numbers
 SELECT nextval('interactions_number_seq'), nextval('runs_number_seq')
@@ -81,7 +105,7 @@ WHERE hashtextextended(tenant, 0) = hashtextextended($1, 0) AND tenant = $1
 -- name: change_running
 UPDATE runs SET status = $2, ended_by = $3, wake_at = $4, updated_at = $5 WHERE number = $1
 
--- name: change_paused
+-- name: change_leaves
 UPDATE runs SET status = $2, ended_by = $3, wake_at = $4, updated_at = $5, owner = NULL
 WHERE number = $1
 
@@ -91,6 +115,17 @@ WHERE number = $1
 
 -- name: runnable
 UPDATE runs SET runnable = (status IN ('running', 'paused')), updated_at = $2 WHERE number = $1
+
+-- name: wake
+UPDATE runs SET runnable = true WHERE interaction = $1 AND id = $2 AND status IN ('running', 'paused')
+
+-- name: wake_all
+WITH RECURSIVE above (number, parent) AS (
+    SELECT number, parent FROM runs WHERE interaction = $1 AND id = $2
+    UNION ALL
+    SELECT r.number, r.parent FROM above JOIN runs r ON r.interaction = $1 AND r.id = above.parent
+)
+UPDATE runs SET runnable = true WHERE number IN (SELECT number FROM above) AND status IN ('running', 'paused')
 
 -- name: release_run
 UPDATE runs SET owner = NULL, runnable = true
@@ -271,7 +306,12 @@ SELECT a.asked FROM runs r JOIN approvals a ON a.run = r.number AND a.open
 WHERE hashtextextended(r.tenant, 0) = hashtextextended($1, 0) AND r.tenant = $1 ORDER BY a.number
 
 -- name: approvals_of_run
-SELECT asked FROM approvals WHERE run = $1 AND open ORDER BY number
+WITH RECURSIVE below (number, interaction, id) AS (
+    SELECT number, interaction, id FROM runs WHERE number = $1
+    UNION ALL
+    SELECT r.number, r.interaction, r.id FROM below JOIN runs r ON r.interaction = below.interaction AND r.parent = below.id
+)
+SELECT a.asked FROM below JOIN approvals a ON a.run = below.number AND a.open ORDER BY a.number
 
 -- name: reports
 SELECT p.report FROM reports p

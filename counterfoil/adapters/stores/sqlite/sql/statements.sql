@@ -2,7 +2,7 @@
 -- `? << 32` is the place before an interaction's first entry.
 
 -- name: run_and_tip
-SELECT r.number, r.interaction, r.thread, r.epoch, r.owner, r.updated_at, e.place, e.hash, e.following
+SELECT r.number, r.interaction, r.thread, r.parent, r.epoch, r.owner, r.updated_at, e.place, e.hash, e.following
 FROM runs r
 LEFT JOIN entries e ON e.place = (
     SELECT max(place) FROM entries WHERE place BETWEEN r.interaction << 32 AND (r.interaction << 32) + 4294967295
@@ -26,10 +26,19 @@ SELECT 1 FROM runs r JOIN locks l ON l.tenant = r.tenant AND l.owner = r.owner A
 SELECT 1 FROM approvals WHERE run = ? AND open = 1 LIMIT 1
 
 -- name: interaction
-SELECT number, open_run FROM interactions WHERE tenant = ? AND id = ?
+SELECT number, open_run, participants FROM interactions WHERE tenant = ? AND id = ?
 
 -- name: new_interaction
-INSERT INTO interactions (tenant, id) VALUES (?, ?)
+INSERT INTO interactions (tenant, id, participants, created_at) VALUES (?, ?, ?, ?)
+
+-- name: join
+UPDATE interactions SET participants = ? WHERE number = ?
+
+-- name: interactions
+SELECT i.id, i.created_at, i.participants, r.id
+FROM interactions i LEFT JOIN runs r ON r.number = i.open_run
+WHERE i.tenant = :tenant AND (:id IS NULL OR i.id = :id) AND (:before IS NULL OR i.number < :before)
+ORDER BY i.number DESC LIMIT :limit
 
 -- name: occupy
 UPDATE interactions SET open_run = ? WHERE number = ?
@@ -68,7 +77,7 @@ SELECT count(*) FROM runs WHERE tenant = ? AND started_at > {now} - ?
 -- name: change_running
 UPDATE runs SET status = ?, ended_by = ?, wake_at = ?, updated_at = ? WHERE number = ?
 
--- name: change_paused
+-- name: change_leaves
 UPDATE runs SET status = ?, ended_by = ?, wake_at = ?, updated_at = ?, owner = NULL WHERE number = ?
 
 -- name: change_ended
@@ -77,6 +86,17 @@ WHERE number = ?5
 
 -- name: runnable
 UPDATE runs SET runnable = (status IN ('running', 'paused')), updated_at = ? WHERE number = ?
+
+-- name: wake
+UPDATE runs SET runnable = 1 WHERE interaction = ? AND id = ? AND status IN ('running', 'paused')
+
+-- name: wake_all
+WITH RECURSIVE above (number, parent) AS (
+    SELECT number, parent FROM runs WHERE interaction = ?1 AND id = ?2
+    UNION ALL
+    SELECT r.number, r.parent FROM above JOIN runs r ON r.interaction = ?1 AND r.id = above.parent
+)
+UPDATE runs SET runnable = 1 WHERE number IN (SELECT number FROM above) AND status IN ('running', 'paused')
 
 -- name: release_run
 UPDATE runs SET owner = NULL, runnable = 1
@@ -249,7 +269,12 @@ SELECT a.asked FROM runs r JOIN approvals a ON a.run = r.number AND a.open = 1
 WHERE r.tenant = ? ORDER BY a.number
 
 -- name: approvals_of_run
-SELECT asked FROM approvals WHERE run = ? AND open = 1 ORDER BY number
+WITH RECURSIVE below (number, interaction, id) AS (
+    SELECT number, interaction, id FROM runs WHERE number = ?
+    UNION ALL
+    SELECT r.number, r.interaction, r.id FROM below JOIN runs r ON r.interaction = below.interaction AND r.parent = below.id
+)
+SELECT a.asked FROM below JOIN approvals a ON a.run = below.number AND a.open = 1 ORDER BY a.number
 
 -- name: reports
 SELECT p.report FROM reports p

@@ -1,0 +1,102 @@
+"""Which part of an interaction a reader asked for, and which part of it a run's model sees (contract 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import EllipsisType
+from typing import TypeAlias
+
+from counterfoil.core.call_entries import ResultEntry
+from counterfoil.core.entries import MessageEntry, NoteEntry, TurnEntry
+from counterfoil.core.record import Item, Record, RunState
+from counterfoil.core.turn import author
+from counterfoil.core.words import overheard
+
+Thread: TypeAlias = "str | EllipsisType | None"
+"""A thread's id, None for the main thread, ``...`` for all of them."""
+
+
+def family(record: Record, run_id: str | None) -> dict[str, RunState]:
+    """A run and the runs below it, in the order of their beginnings; None: every run of the interaction.
+
+    Raises:
+        KeyError: the record has no such run.
+    """
+    if run_id is None:
+        return record.runs
+    found = {run_id: record.runs[run_id]}
+    for run in record.runs.values():
+        if run.parent is not None and run.parent.run_id in found:
+            found[run.run_id] = run
+    return found
+
+
+def lines(record: Record, run_id: str | None, thread: Thread) -> Iterator[MessageEntry | NoteEntry | TurnEntry]:
+    """What stands on a thread in reading order, as far as it belongs to a run and the runs below it.
+
+    A thread that is named is given whole: a private one is kept from run to run.
+
+    Raises:
+        KeyError: the record has no such run.
+    """
+    of = family(record, run_id)
+    for entry in record.said():
+        if type(entry) is ResultEntry or not entry.sequence or thread not in (..., entry.thread_id):
+            continue
+        if entry.run_id in of or isinstance(thread, str):
+            yield entry  # type: ignore[misc]  # mypy does not narrow by `is`
+
+
+class View:
+    """What a run's model reads: its own thread and, as they were when it began, the main one and its private one.
+
+    Of another participant's turns it reads what they came to, as a message: calls and reasoning are that one's own.
+    """
+
+    __slots__ = ("_at", "_source", "items")
+
+    def __init__(self, record: Record, run: RunState, before: Sequence[Item]) -> None:
+        head = run.head
+        first = 0 if head is None else head.entry
+        self._source = record.thread(None if head is None else head.thread_id)
+        self._at = next((i for i, e in enumerate(self._source) if not 0 < e.entry < first), len(self._source))
+        self.items: list[Item] = list(before)
+
+    def take(self) -> list[Item]:
+        """The conversation so far; the same list, which has grown."""
+        self.items += self._source[self._at :]
+        self._at = len(self._source)
+        return self.items
+
+
+def view_of(record: Record, run: RunState) -> View | None:
+    """What the model of a run sees; None: the main thread as it is, all of it."""
+    head = run.head
+    if head is None or not (record.threads or head.thread_id is not None):
+        return None
+    private = record.threads.get(f"private:{author('Agent', head.agent, head.caller.tenant).id}", [])
+    if head.thread_id is None and not private:
+        return None
+    reader = None if head.thread_id is None else head.agent
+    said = sorted((i for i in [*record.items, *private] if type(i) is not ResultEntry), key=lambda i: i.sequence)
+    before = [i for item in said if 0 < item.entry < head.entry for i in _as_seen(record, item, reader, head.entry)]
+    return View(record, run, before)
+
+
+def _as_seen(record: Record, item: Item, reader: str | None, before: int) -> list[Item]:
+    """An item with its results as an agent reads it, or as it is; nothing of a turn whose calls were open then."""
+    if not isinstance(item, TurnEntry):
+        return [item]
+    run = record.runs[item.run_id]
+    results = [r for c in item.calls if (r := run.call_ids[c.call_id].result) is not None and r.entry < before]
+    if len(results) < len(item.calls):
+        return []
+    name = run.head.agent if run.head is not None else ""
+    if reader in (None, name):
+        return [item, *results]
+    text = overheard(name, item.text, [(r.tool_name, r.call_id, r.result.model_output) for r in results])
+    said = MessageEntry(
+        run_id=item.run_id, thread_id=item.thread_id, at=item.at, entry=item.entry, sequence=item.sequence, text=text,
+        author_type="Agent", author_name=name,
+    )  # fmt: skip  # two rows
+    return [said]
