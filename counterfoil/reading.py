@@ -161,13 +161,13 @@ class Reading:
 
     async def errors(
         self, run_id: str | None = None, *, tool: str | None = None, code: int | None = None, since: int | None = None,
-        limit: int = 100, tenant: str = "default",
+        until: int | None = None, limit: int = 100, tenant: str = "default",
     ) -> list[ToolErrorReport]:  # fmt: skip  # two rows
         """Error reports, newest first. Raises NotFound for an unknown run."""
         self._check()
         if run_id is not None:
             await self.store.run(tenant, run_id)
-        return await self.store.reports(tenant, ReportFilter(run_id, tool, code, since, limit))
+        return await self.store.reports(tenant, ReportFilter(run_id, tool, code, since, until, limit))
 
     async def events(
         self, run_id: str, *, after: int | None = None, to_end: bool = False, tenant: str = "default"

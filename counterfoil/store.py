@@ -259,6 +259,8 @@ class ReportFilter:
     code: int | None = None
     since: int | None = None
     """Microseconds since 1970, UTC."""
+    until: int | None = None
+    """As ``since``: none that are newer."""
     limit: int = 100
 
 

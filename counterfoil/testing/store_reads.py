@@ -106,12 +106,16 @@ class ReadTests(Bench):
 
         assert await store.reports("acme", ReportFilter(run_id="run-1")) == told[::-1]
         assert await ids() == ["run-2 call-0-0", "run-1 call-0-2", "run-1 call-0-1", "run-1 call-0-0"]
+        assert await ids(until=r.NOON + 1) == ["run-1 call-0-1", "run-1 call-0-0"]
+        assert await ids(since=r.NOON + 1, until=r.NOON + 2) == ["run-1 call-0-2", "run-1 call-0-1"]
         assert await ids(tool_name="refund") == ["run-2 call-0-0"]
         assert await ids(code=404) == ["run-2 call-0-0", "run-1 call-0-0"]
         assert await ids(code=2**70) == ["run-1 call-0-2"]
         assert await ids(since=r.NOON + 2, run_id="run-1") == ["run-1 call-0-2"]
         assert await ids(limit=1) == ["run-2 call-0-0"]
         assert await ids(run_id="none") == []
+        await store.commit(other, [], reports=[r.report("run-2", index=1, at_us=r.NOON + 1)])  # by a clock that is slow
+        assert await ids(limit=4) == ["run-2 call-0-0", "run-1 call-0-2", "run-2 call-0-1", "run-1 call-0-1"]
 
     @stored
     async def test_a_text_kept_apart_is_read_in_ranges_of_characters(self, store: Store) -> None:

@@ -1,16 +1,20 @@
 """The command that serves: the HTTP API, with a worker inside."""
 
+import asyncio
 import logging
+import socket
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from counterfoil.doors import http, wiring
+from counterfoil.doors.cli.ages import rate
 from counterfoil.doors.cli.common import Session, command
 from counterfoil.doors.cli.errors import Code, Stop
 from counterfoil.doors.cli.load import load_agents
 from counterfoil.doors.cli.signals import told_to_end
+from counterfoil.runtime import Runtime
 
 __all__ = ["app"]
 
@@ -43,6 +47,13 @@ async def serve(
             help="Before a run is cancelled whose client has gone, where it was started so.",
         ),
     ] = None,
+    max_body: Annotated[
+        int | None, typer.Option("--max-body", metavar="BYTES", min=1, help="Of a request; 1 MiB unless given.")
+    ] = None,
+    max_rate: Annotated[
+        str | None,
+        typer.Option("--max-rate", metavar="N/TIME", help="Requests of each key; 6000/m unless given."),
+    ] = None,
     grace: Annotated[
         float, typer.Option("--grace", metavar="SECONDS", min=0, help="For bodies to end when it is told to end.")
     ] = GRACE_SECONDS,
@@ -54,11 +65,13 @@ async def serve(
     """
     http.needs_extra()
     from counterfoil.doors.http.serving import bind, is_loopback
-    from counterfoil.doors.http.serving import serve as serve_app
 
     if dev and not is_loopback(host):
         raise Stop(f"--dev asks for no key, so it listens on this machine alone; leave out --dev or --host {host}")
     agents = list(dict.fromkeys(agent for spec in modules or () for agent in load_agents(spec)))
+    allowed = None if max_rate is None else rate("--max-rate", max_rate)
+    given = {"disconnect_grace": disconnect_grace, "max_body": max_body, "rate": allowed}
+    settings = {name: value for name, value in given.items() if value is not None}
     stop = told_to_end()
     _log_requests()
     async with wiring.open_runtime(session.store, agents) as runtime:
@@ -67,16 +80,24 @@ async def serve(
                 "no key counts in this store, so nobody could ask anything; type counterfoil keys create, "
                 "or serve this machine alone with --dev"
             )
-        settings = {} if disconnect_grace is None else {"disconnect_grace": disconnect_grace}
         served = http.create_app(runtime, dev=wiring.login() if dev else None, **settings)
         with bind(host, port) as listening:
-            place = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
-            whole = await serve_app(
-                served, runtime, listening, stop, grace=grace,
-                started=lambda: session.out.note(f"serving {place} on {session.store.value}"),
-            )  # fmt: skip  # two rows
-        session.out.note("stopped" if whole else "bodies that did not end in time are told to stop")
+            await _serve(session, served, runtime, listening, stop, grace)
     return Code.DONE
+
+
+async def _serve(
+    session: Session, served: Any, runtime: Runtime, listening: socket.socket, stop: asyncio.Event, grace: float
+) -> None:
+    from counterfoil.doors.http.serving import serve as serve_app
+
+    host, port = listening.getsockname()[:2]
+    place = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    whole = await serve_app(
+        served, runtime, listening, stop, grace=grace,
+        started=lambda: session.out.note(f"serving {place} on {session.store.value}"),
+    )  # fmt: skip  # two rows
+    session.out.note("stopped" if whole else "bodies that did not end in time are told to stop")
 
 
 def _log_requests() -> None:

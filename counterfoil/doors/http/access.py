@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated
@@ -13,6 +15,9 @@ from counterfoil.core.call import Caller
 from counterfoil.core.keys import token_digest
 from counterfoil.doors.http.problems import KINDS, Problem
 from counterfoil.runtime import Runtime
+
+KEYS = 10_000
+"""Keys whose requests are counted at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +45,52 @@ class Access:
 _bearer = HTTPBearer(auto_error=False, description="A key of `counterfoil keys create`.")
 
 
+class Rate:
+    """How many requests each key may make: so many at once, and as many again within the time.
+
+    Args:
+        most: requests; None: as many as it likes.
+        seconds: the time.
+    """
+
+    def __init__(self, most: int | None, seconds: float) -> None:
+        self._most, self._seconds = most, seconds
+        self._left: dict[str | None, tuple[float, float]] = {}
+
+    def take(self, key_id: str | None) -> None:
+        """Count a request.
+
+        Raises:
+            Problem: it is one too many; says when to try again.
+        """
+        if self._most is None:
+            return
+        now, each = time.monotonic(), self._seconds / self._most
+        left, then = self._left.pop(key_id, (float(self._most), now))
+        left = min(left + (now - then) / each, self._most)
+        self._left[key_id] = (left - 1 if left >= 1 else left), now
+        while len(self._left) > KEYS:  # the one that was silent for longest has all its requests again
+            del self._left[next(iter(self._left))]
+        if left < 1:
+            wait = max(1, math.ceil((1 - left) * each))
+            told = f"this key may make {self._most} requests in {self._seconds:g} s; try again in {wait} s"
+            raise Problem("rate-limited", told, {"Retry-After": str(wait)})
+
+
 async def access_of(
     request: Request, given: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 ) -> Access:
     """The access of a request.
 
     Raises:
-        Problem: it has no key, or none that counts.
+        Problem: it has no key, or none that counts, or asks too often.
     """
+    access = await _access(request, given)
+    request.app.state.rate.take(access.key_id)
+    return access
+
+
+async def _access(request: Request, given: HTTPAuthorizationCredentials | None) -> Access:
     dev: Access | None = request.app.state.dev
     if given is None and "authorization" not in request.headers and dev is not None:
         return dev

@@ -19,8 +19,8 @@ from starlette.middleware.gzip import GZipMiddleware
 from counterfoil.core.errors import CounterfoilError
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.keys import SCOPES
-from counterfoil.doors.http import about, live, people, runs, shapes
-from counterfoil.doors.http.access import Access
+from counterfoil.doors.http import about, live, people, results, runs, shapes
+from counterfoil.doors.http.access import Access, Rate
 from counterfoil.doors.http.edge import REQUEST_ID, Edge
 from counterfoil.doors.http.problems import KINDS, Problem, answer, problem_of
 from counterfoil.runtime import Runtime
@@ -29,13 +29,15 @@ log = logging.getLogger("counterfoil.http")
 
 MAX_BODY: Final = 1024 * 1024
 """Bytes of a body, 1 MiB: a message of a person is a few thousand."""
+RATE: Final = (6000, 60.0)
+"""Requests of a key within so many seconds: a hundred a second, and a minute's worth at once."""
 GZIP_OVER: Final = 1000
 """Bytes of an answer from which on it is compressed; below, the head of a packet costs as much."""
 
 
 def create_app(
     runtime: Runtime, *, dev: str | None = None, max_body: int = MAX_BODY, heartbeat: float = live.HEARTBEAT,
-    disconnect_grace: float = live.DISCONNECT_GRACE,
+    disconnect_grace: float = live.DISCONNECT_GRACE, rate: tuple[int | None, float] = RATE,
 ) -> FastAPI:  # fmt: skip  # two rows
     """The ASGI application.
 
@@ -47,6 +49,7 @@ def create_app(
         heartbeat: seconds between two comments on a stream of events that is quiet.
         disconnect_grace: seconds after which a run with ``on_disconnect="cancel"`` is cancelled when the last client
             that followed it here has gone.
+        rate: requests of each key, and the seconds within which it may make so many; None: any number.
     """
 
     @asynccontextmanager
@@ -62,10 +65,11 @@ def create_app(
         title="Counterfoil", version=_version(), summary="Accountable tool calls: every call gets exactly one result.",
         lifespan=life, docs_url=None, redoc_url=None, redirect_slashes=False,
     )  # fmt: skip  # two rows
+    app.state.rate = Rate(*rate)
     app.state.runtime, app.state.heartbeat = runtime, heartbeat
     app.state.followers = live.Followers(runtime, disconnect_grace)
     app.state.dev = None if dev is None else Access("default", dev, (), frozenset(SCOPES))
-    for part in (runs, live, people, about):
+    for part in (runs, live, results, people, about):
         app.include_router(part.router)
     for kind, handler in ((Problem, _told), (CounterfoilError, _told), (HTTPException, _http)):
         app.add_exception_handler(kind, handler)

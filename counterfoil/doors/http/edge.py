@@ -50,7 +50,9 @@ class Edge:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)[HEADER] = request_id
+                headers = MutableHeaders(scope=message)
+                headers[HEADER] = request_id
+                headers["X-Content-Type-Options"] = "nosniff"  # what a tool returned is never a page of ours
             await send(message)
 
         if "range" in headers:  # a range is one of the bytes themselves

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
@@ -145,11 +146,27 @@ def _context(
     return {"items": list(items[:limit]), "next": items[limit - 1]["sequence"] if more else None, "tip": record.tip}
 
 
-@router.get("/v1/runs/{run_id}", name="read_run", response_model=shapes.RunWithContext, responses=OF_RUN)
-async def read_run(run_id: str, access: Reader, runtime: Held) -> Response:
+@router.get(
+    "/v1/runs/{run_id}",
+    name="read_run",
+    response_model=shapes.RunWithContext,
+    responses=answers(OF_RUN, {304: {"description": "It is as the client knows it by its ETag"}}),
+)
+async def read_run(
+    run_id: str,
+    access: Reader,
+    runtime: Held,
+    known: Annotated[str | None, Header(alias="If-None-Match", description="The ETag of an earlier answer.")] = None,
+) -> Response:
     """A run, with the first page of its context."""
     run = await visible(runtime, run_id, access)
-    return Json({**run_view(run), "context": _context(run, access, limit=PAGE)})
+    answer = Json({**run_view(run), "context": _context(run, access, limit=PAGE)})
+    tag = f'W/"{hashlib.sha256(answer.body).hexdigest()[:32]}"'
+    headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
+    if known is not None and (known.strip() == "*" or tag in [one.strip() for one in known.split(",")]):
+        return Response(status_code=304, headers=headers)
+    answer.headers.update(headers)
+    return answer
 
 
 @router.get("/v1/runs/{run_id}/context", response_model=shapes.Context, responses=answers(OF_RUN, ASKED))

@@ -322,3 +322,69 @@ class Health(Shape):
     """How this server is."""
 
     status: Literal["ok"]
+
+
+class Report(Shape):
+    """Everything that is known about one failed call (contract 1.3)."""
+
+    tenant_id: str
+    user_context: dict[str, Any]
+    interaction_id: str
+    thread_id: str
+    """``main`` for the main thread."""
+    run_id: str
+    step_index: int
+    call_id: str
+    tool_name: str
+    input: Any
+    error: dict[str, Any]
+    """The exception: ``type``, ``message``, ``traceback``, ``causes``."""
+    code: int | None
+    model_text: str
+    duration_ms: float
+    at: datetime
+    attempts: list[str]
+    partial: Any
+
+
+class Reports(Shape):
+    """A page of error reports, newest first."""
+
+    items: list[Report]
+    next: str | None
+    """Give it back as ``cursor``; null: this is the last page."""
+
+
+class Asked(Shape):
+    """What a model read."""
+
+    messages: list[dict[str, Any]]
+    items: int
+    """Of the request in all."""
+    read_before: int
+    """How many of them an earlier step had read; they are left out unless ``all`` is asked for."""
+
+
+class Answered(Shape):
+    """What a model answered."""
+
+    at: datetime
+    model: str
+    text: str
+    stop: str
+    calls: list[dict[str, Any]]
+    usage: Usage
+
+
+class Step(Shape):
+    """A step of a run: one turn of its model."""
+
+    step: int
+    request: Asked
+    response: Answered
+
+
+class Trace(Shape):
+    """The steps of a run."""
+
+    items: list[Step]

@@ -67,6 +67,7 @@ def matches(report: ToolErrorReport, where: ReportFilter) -> bool:
         and where.tool_name in (None, report.tool_name)
         and where.code in (None, report.code)
         and (where.since is None or report.at_us >= where.since)
+        and (where.until is None or report.at_us <= where.until)
     )
 
 

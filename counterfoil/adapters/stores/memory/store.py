@@ -319,7 +319,7 @@ class MemoryStore(Keys, Living):
         """See `Store.reports`."""
         needs_tenant(tenant)
         found = [r for r in reversed(self._reports) if r.tenant_id == tenant and matches(r, where)]
-        return found[: where.limit]
+        return sorted(found, key=lambda report: report.at_us, reverse=True)[: where.limit]
 
     async def kept(self, tenant: str, kept_id: str, offset: int = 0, limit: int | None = None) -> KeptRange:
         """See `Store.kept`."""

@@ -98,7 +98,8 @@ async def reports(db: Db, tenant: str, where: ReportFilter) -> list[ToolErrorRep
         except NotFound:
             return []
     code = None if where.code is None else str(where.code)
-    found = await fetch(db, "reports", tenant, run, where.tool_name, code, where.since, max(where.limit, 0))
+    within = where.since, where.until
+    found = await fetch(db, "reports", tenant, run, where.tool_name, code, *within, max(where.limit, 0))
     return [report_from_json(cast("Fields", loads(data))) for (data,) in found]
 
 

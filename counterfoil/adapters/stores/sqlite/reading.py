@@ -109,6 +109,7 @@ def reports(db: Connection, tenant: str, where: ReportFilter) -> list[ToolErrorR
         "tool": where.tool_name,
         "code": None if where.code is None else str(where.code),
         "since": where.since,
+        "until": where.until,
         "limit": max(where.limit, 0),
     }
     found = db.execute(SQL["reports"], values).fetchall()

@@ -320,7 +320,8 @@ WHERE hashtextextended(p.tenant, 0) = hashtextextended($1, 0) AND p.tenant = $1
     AND ($3::text IS NULL OR p.tool = $3)
     AND ($4::text IS NULL OR p.code = $4)
     AND ($5::bigint IS NULL OR p.at >= $5)
-ORDER BY p.number DESC LIMIT $6
+    AND ($6::bigint IS NULL OR p.at <= $6)
+ORDER BY p.at DESC, p.number DESC LIMIT $7
 
 -- name: pieces
 SELECT place & 4294967295, piece FROM kept_pieces

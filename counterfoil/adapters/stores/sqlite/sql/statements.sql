@@ -283,7 +283,8 @@ WHERE p.tenant = :tenant
     AND (:tool IS NULL OR p.tool = :tool)
     AND (:code IS NULL OR p.code = :code)
     AND (:since IS NULL OR p.at >= :since)
-ORDER BY p.number DESC LIMIT :limit
+    AND (:until IS NULL OR p.at <= :until)
+ORDER BY p.at DESC, p.number DESC LIMIT :limit
 
 -- name: pieces
 SELECT place & 4294967295, piece FROM kept_pieces

@@ -1,0 +1,183 @@
+"""What stands behind a run: results whole or in part, error reports, and what the model was asked."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Path, Query
+from fastapi.responses import Response
+from pydantic import AwareDatetime
+
+from counterfoil.core.jsontext import JsonValue
+from counterfoil.core.turn import micros, moment
+from counterfoil.core.wire import date_json, usage_json
+from counterfoil.core.wire_live import report_json
+from counterfoil.doors.http import shapes
+from counterfoil.doors.http.access import Admin, Reader
+from counterfoil.doors.http.common import (
+    ALWAYS,
+    ASKED,
+    OF_RUN,
+    PAGE,
+    Cursor,
+    Held,
+    Json,
+    Limit,
+    answers,
+    bad_cursor,
+    cursor_of,
+    place_of,
+    plain,
+    visible,
+)
+from counterfoil.doors.http.problems import Problem, documented
+from counterfoil.replay import ReplayStep, replay
+
+router = APIRouter(tags=["results"])
+
+_BYTES = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
+_TEXT: dict[str, Any] = {"text/plain": {"schema": {"type": "string"}, "example": "Refunded 1500 cents."}}
+BIGGEST = 2**53
+
+
+def byte_range(asked: str | None, size: int) -> tuple[int, int] | None:
+    """The bytes from the first to before the last that a Range asks for; None: the whole.
+
+    A range that is not understood counts for nothing, as RFC 9110 has it, and so do several.
+
+    Raises:
+        Problem: there are no such bytes.
+    """
+    found = _BYTES.fullmatch(asked.strip()) if asked else None
+    if found is None or not (found[1] or found[2]) or (found[1] and found[2] and int(found[2]) < int(found[1])):
+        return None
+    if found[1]:
+        first, end = int(found[1]), min(int(found[2]) + 1, size) if found[2] else size
+    else:
+        first, end = max(size - int(found[2]), 0), size
+    if first >= end:
+        raise Problem("range", f"the result has {size} bytes; ask for a range within them", _range(f"*/{size}"))
+    return first, end
+
+
+def _range(text: str) -> dict[str, str]:
+    return {"Content-Range": f"bytes {text}"}
+
+
+@router.get(
+    "/v1/runs/{run_id}/tool-results/{sequence}",
+    response_class=Response,
+    responses=answers(
+        OF_RUN, documented("erased", "range", "invalid-request"),
+        {
+            200: {"description": "The text of the result", "content": _TEXT},
+            206: {"description": "The bytes of it that Range asked for", "content": _TEXT},
+        },
+    ),
+)  # fmt: skip  # as it reads best
+async def read_result(
+    run_id: str,
+    sequence: Annotated[int, Path(ge=0, le=BIGGEST, description="Of the result, as its item has it.")],
+    access: Reader,
+    runtime: Held,
+    offset: Annotated[int, Query(ge=0, le=BIGGEST, description="The first character.")] = 0,
+    limit: Annotated[int | None, Query(ge=0, le=BIGGEST, description="Characters at most.")] = None,
+    range_: Annotated[str | None, Header(alias="Range", description="Such as bytes=0-999.")] = None,
+) -> Response:
+    """A result, whole also where it is kept apart; a Range in bytes, or `offset` and `limit` in characters."""
+    run = await visible(runtime, run_id, access)
+    piece = await runtime.tool_result(run.id, sequence, offset=offset, limit=limit, tenant=access.tenant)
+    if piece.erased_at is not None:
+        raise Problem("erased", f"it was erased at {date_json(moment(piece.erased_at))}; its size is {piece.size}")
+    data = piece.text.encode("utf-8", "replace")
+    headers = {"Accept-Ranges": "bytes", "X-Characters": str(piece.total)}
+    within = byte_range(range_, len(data)) if limit is None and not offset else None
+    if within is None:
+        return Response(data, headers=headers, media_type="text/plain; charset=utf-8")
+    first, end = within
+    headers |= _range(f"{first}-{end - 1}/{len(data)}")
+    return Response(data[first:end], 206, headers, "text/plain; charset=utf-8")
+
+
+async def _reports(
+    runtime: Held, access: Admin, run_id: str | None, tool: str | None, code: int | None,
+    since: AwareDatetime | None, cursor: str | None, limit: int,
+) -> Response:  # fmt: skip  # two rows
+    until, given = _reports_place(cursor)
+    # A cursor is a time, and how many reports of that very time were given.
+    found = await runtime.errors(
+        run_id, tool=tool and plain(tool), code=code, since=None if since is None else micros(since), until=until,
+        limit=given + limit + 1, tenant=access.tenant,
+    )  # fmt: skip  # two rows
+    page = found[given : given + limit]
+    more = None
+    if len(found) > given + limit:
+        last = page[-1].at_us
+        seen = sum(report.at_us == last for report in page) + (given if last == until else 0)
+        more = cursor_of(f"{last} {seen}")
+    return Json({"items": [report_json(report) for report in page], "next": more})
+
+
+def _reports_place(cursor: str | None) -> tuple[int | None, int]:
+    if cursor is None:
+        return None, 0
+    found = re.fullmatch(r"(\d{1,18}) (\d{1,9})", place_of(cursor))
+    if found is None:
+        raise bad_cursor()
+    return int(found[1]), int(found[2])
+
+
+Tool = Annotated[str | None, Query(max_length=200, description="Of this tool alone.")]
+Code = Annotated[int | None, Query(ge=-BIGGEST, le=BIGGEST, description="With this error code alone.")]
+Since = Annotated[AwareDatetime | None, Query(description="Since this time.")]
+
+
+@router.get("/v1/errors", response_model=shapes.Reports, responses=answers(ALWAYS, ASKED))
+async def list_errors(
+    access: Admin, runtime: Held, tool: Tool = None, code: Code = None, since: Since = None, cursor: Cursor = None,
+    limit: Limit = PAGE,
+) -> Response:  # fmt: skip  # two rows
+    """Error reports of the tenant, newest first: everything that is known about each failed call."""
+    return await _reports(runtime, access, None, tool, code, since, cursor, limit)
+
+
+@router.get("/v1/runs/{run_id}/errors", response_model=shapes.Reports, responses=answers(OF_RUN, ASKED))
+async def list_errors_of_run(
+    run_id: str, access: Admin, runtime: Held, tool: Tool = None, code: Code = None, since: Since = None,
+    cursor: Cursor = None, limit: Limit = PAGE,
+) -> Response:  # fmt: skip  # two rows
+    """Error reports of one run, newest first."""
+    return await _reports(runtime, access, plain(run_id), tool, code, since, cursor, limit)
+
+
+def _step(step: ReplayStep, *, all_: bool) -> dict[str, JsonValue]:
+    told, turn = step.to_json(all_=all_), step.turn
+    return {
+        "step": step.step,
+        "request": {"messages": told["messages"], "items": told["items"], "readBefore": told["readBefore"]},
+        "response": {
+            "at": date_json(moment(turn.at)),
+            "model": turn.model,
+            "text": turn.text,
+            "stop": turn.stop,
+            "calls": told["calls"],
+            "usage": usage_json(turn.usage),
+        },
+    }
+
+
+@router.get("/v1/runs/{run_id}/trace", response_model=shapes.Trace, responses=answers(OF_RUN, ASKED))
+async def read_trace(
+    run_id: str,
+    access: Reader,
+    runtime: Held,
+    *,
+    all_: Annotated[
+        bool, Query(alias="all", description="Every message of each request, also those read before.")
+    ] = False,
+) -> Response:
+    """What the model was asked in each step, and what it answered, as it is on record."""
+    run = await visible(runtime, run_id, access)
+    entries = await runtime.store.entries(access.tenant, run.interaction_id)
+    return Json({"items": [_step(step, all_=all_) for step in replay(entries, run.id).steps]})
