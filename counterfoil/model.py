@@ -89,11 +89,16 @@ class ModelRequest:
 
 def arguments_of(raw: str) -> JsonValue:
     """A call's arguments as a JSON object; ``{}`` where the text is none (the raw text stands beside it)."""
+    return json_object(raw) or {}
+
+
+def json_object(raw: str) -> dict[str, JsonValue] | None:
+    """The JSON object that a text is; None where it is none."""
     try:
         value = loads(raw)
     except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
+        return None
+    return value if isinstance(value, dict) else None
 
 
 @dataclass(frozen=True, slots=True)

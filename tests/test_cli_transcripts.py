@@ -109,6 +109,18 @@ def test_a_run_of_our_own_is_exported_alone_or_with_its_conversation() -> None:
     assert len(json.loads(type_("export", "last", "--conversation").out)) == 4
 
 
+def test_a_policy_is_tried_on_what_was_imported() -> None:
+    type_("import", file(CHAT))
+    rule = '[[rule]]\nname = "no-oslo"\ntool = "weather"\nwhen = "input.city == \'Oslo\'"\nthen = "deny"\n'
+    Path("policy.toml").write_text(f'default = "allow"\n{rule}', encoding="utf-8")
+    typed = type_("policy", "test", "policy.toml", "last", "--json")
+    assert typed.code == 1
+    assert (typed.data["calls"], typed.data["differing"], typed.data["leftOut"]) == (2, 1, 0)
+    broken = [CHAT[1], {**CHAT[2], "tool_calls": [{"id": "x", "function": {"name": "weather", "arguments": "{"}}]}]
+    type_("import", file(broken))
+    assert type_("policy", "test", "policy.toml", "last", "--json").data["leftOut"] == 1
+
+
 def test_of_a_run_that_waits_the_open_turn_is_left_out_and_said() -> None:
     run_of("desk")
     typed = type_("export", "last")

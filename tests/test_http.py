@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
+from typing import get_args
 
 import pytest
 
 from counterfoil import Runtime
+from counterfoil.core.states import STATUS_OF
+from counterfoil.doors.http.shapes import RunSummary
 from counterfoil.testing import call, say
+from counterfoil.transcripts import import_messages
 from tests.helpers import Gate, Place, agent, both, counted, fine, go
 from tests.served import PROBLEM, follow, served
+from tests.transcripts import ANTHROPIC
 
 DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{7}Z")
 
@@ -96,6 +101,28 @@ def test_the_events_of_a_run_go_over_pauses_to_its_end_and_resume_after_any_of_t
             assert over.status_code == 204
 
     go(main())
+
+
+@both
+def test_an_imported_run_is_read_as_any_other(place):
+    async def main():
+        runtime = place.runtime()
+        async with served(runtime) as http:
+            run = await import_messages(runtime, ANTHROPIC["messages"][:3])
+            read = (await http.client.get(f"/v1/runs/{run.id}")).json()
+            assert (read["status"], read["endedBy"], read["answer"]) == ("completed", "import", None)
+            assert [i["isError"] for i in read["context"]["items"] if i["kind"] == "ToolResult"] == [False, True]
+            listed = (await http.client.get("/v1/runs")).json()["items"]
+            assert [r["endedBy"] for r in listed] == ["import"]
+            for what in ("context", "timeline"):
+                assert (await http.client.get(f"/v1/runs/{run.id}/{what}")).status_code == 200, what
+
+    go(main())
+
+
+def test_the_api_knows_each_way_in_which_a_run_ends():
+    known, _ = get_args(RunSummary.model_fields["ended_by"].annotation)
+    assert set(get_args(known)) == set(STATUS_OF)
 
 
 def test_a_client_that_goes_away_leaves_the_run_going(tmp_path):

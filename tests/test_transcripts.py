@@ -14,6 +14,7 @@ from counterfoil.adapters.models.anthropic.request import WIRE as MESSAGES_WIRE
 from counterfoil.adapters.models.shared.opaque import own_items
 from counterfoil.core.entries import TurnEntry
 from counterfoil.core.errors import DefinitionError
+from counterfoil.core.items import Reasoning
 from counterfoil.testing import ScriptedModel, call, say
 from counterfoil.testing.model_bench import PNG
 from counterfoil.transcripts import (
@@ -142,14 +143,14 @@ def test_what_has_no_place_on_record_is_kept_beside_it_and_said() -> None:
     image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{base64.b64encode(PNG).decode()}"}}
     messages = [
         {"role": "user", "content": [{"type": "text", "text": "What is this?"}, image], "name": "ada"},
-        {"role": "assistant", "content": "A dot.", "reasoning_content": "Small.", "annotations": []},
+        {"role": "assistant", "content": "A dot.", "audio": {"id": "a"}, "annotations": []},
     ]
     run = brought(messages)
     left = [(one["kind"], one["place"], one["removed"]) for one in run.imported["repairs"]]
     assert left == [
         ("left-out", "messages[0]", {"name": "ada"}),
         ("left-out", "messages[0].content[1]", image),
-        ("left-out", "messages[1]", {"reasoning_content": "Small."}),
+        ("left-out", "messages[1]", {"audio": {"id": "a"}}),
     ]
     assert [item.text for item in run.items] == ["What is this?", f"[image, image/png, {len(PNG)} bytes]", "A dot."]
 
@@ -185,10 +186,30 @@ def test_reasoning_goes_back_to_its_own_form_and_to_no_server() -> None:
     assert kept["wire"] == MESSAGES_WIRE
     assert own_items(kept, MESSAGES_WIRE, kept["origin"]) != []
     assert kept["origin"] == "imported"  # 16 hexadecimal digits name a server and model
-    assert "Hm." not in json.dumps([export_messages(run, form) for form in ("openai", "openai-responses")])
-    item = {"type": "reasoning", "id": "r1", "summary": [], "encrypted_content": "xyz"}
+    others = [export_messages(run, form) for form in ("openai", "openai-responses", "counterfoil")]
+    assert "Hm." not in json.dumps(others)
+    assert {"type": "reasoning", "text": "Hm.", "state": "done"} in export_messages(run, "ui")[1]["parts"]
+    summary = [{"type": "summary_text", "text": "Hm."}]
+    item = {"type": "reasoning", "id": "r1", "summary": summary, "encrypted_content": "xyz"}
     items = {**RESPONSES, "input": [RESPONSES["input"][0], item, *RESPONSES["input"][1:]]}
-    assert export_messages(brought(items), "openai-responses")[1] == item
+    run = brought(items)
+    assert export_messages(run, "openai-responses")[1] == item
+    chat = brought([CHAT[1], {"role": "assistant", "content": "Fine.", "reasoning_content": "Hm."}])
+    for one in (run, chat):
+        assert [i.text for i in one.items if isinstance(i, Reasoning)] == ["Hm."]
+        assert {"type": "reasoning", "text": "Hm.", "state": "done"} in export_messages(one, "ui")[1]["parts"]
+
+
+def test_texts_and_calls_that_take_turns_keep_their_order_in_their_own_form() -> None:
+    call_, text = ANTHROPIC["messages"][1]["content"][1], {"type": "text", "text": "Then this."}
+    given = [ANTHROPIC["messages"][0], {"role": "assistant", "content": [call_, text]}]
+    told = {"type": "tool_result", "tool_use_id": "c1", "content": "sunny"}
+    run = brought([*given, {"role": "user", "content": [told]}])
+    assert export_messages(run, "anthropic")[1] == given[1]
+    assert [type(item).__name__ for item in run.items[1:3]] == ["Message", "ToolCallPart"]
+    said, asked = RESPONSES["input"][1], RESPONSES["input"][2]
+    out = export_messages(brought([asked, said, RESPONSES["input"][5]]), "openai-responses")
+    assert [item.get("type", "message") for item in out] == ["function_call", "message", "function_call_output"]
 
 
 # --------------------------------------------------------------------------------------------- errors
@@ -281,6 +302,14 @@ def test_hostile_json_is_kept_to_the_letter_or_refused_in_a_sentence(tmp_path: P
         assert [c.arguments for c in again.items[0].turn.calls] == texts
     sent = export_messages(run, "anthropic")[0]["content"]
     assert all(isinstance(block["input"], dict) for block in sent)  # the wire takes objects alone
+
+
+def test_every_export_is_plain_json_whatever_a_model_wrote() -> None:
+    raws = ['{"a": NaN}', '{"a": -Infinity}', '{"a": 1e999}', "NaN", '{"a": "\\ud800"}']
+    calls = [{"id": f"c{n}", "function": {"name": "x", "arguments": raw}} for n, raw in enumerate(raws)]
+    run = brought([{"role": "assistant", "tool_calls": calls}])
+    for form in (*FORMATS, "ui"):
+        json.dumps(export_messages(run, form), allow_nan=False, ensure_ascii=False).encode()
 
 
 # --------------------------------------------------------------------------------------------- repair

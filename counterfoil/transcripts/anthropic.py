@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from counterfoil.core.content import Block, File, Image, Link, Text, block_text
-from counterfoil.core.jsontext import JsonValue, dumps
+from counterfoil.core.jsontext import JsonValue, clean_text, dumps
 from counterfoil.model import ModelCall, arguments_of
 from counterfoil.transcripts.layout import laid_out, layout_of
 from counterfoil.transcripts.pairing import with_ids
@@ -54,7 +54,9 @@ def read(messages: list[JsonValue]) -> Reading:
                 _said(read, obj(block, at), "user" if role == "user" else "system", at)
         elif role == "assistant":
             pieces = [piece for at, block in blocks for piece in _piece(read, obj(block, at), at)]
-            read.items.append(Reply(layout_of(pieces, WIRE, "text"), place))
+            thoughts = [block.get("thinking") for _, block in blocks if isinstance(block, dict)]
+            thought = clean_text("\n\n".join(said for said in thoughts if isinstance(said, str)))
+            read.items.append(Reply(layout_of(pieces, WIRE, "text"), place, thought))
         else:
             raise wrong(f"{place}.role", "user, assistant or system", role)
         if not blocks and role != "assistant":

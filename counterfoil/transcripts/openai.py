@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from counterfoil.core.content import Block, File, Image, Link, Text, block_text
-from counterfoil.core.jsontext import JsonValue, dumps
+from counterfoil.core.jsontext import JsonValue, clean_text, dumps
 from counterfoil.model import ModelCall, ModelTurn, StopReason
 from counterfoil.transcripts.layout import BETWEEN, laid_out, layout_of
 from counterfoil.transcripts.pairing import with_ids
@@ -31,8 +31,10 @@ WIRE: Final = "openai-responses"
 MAX_CHAT_ID: Final = 40
 MAX_ID: Final = 64
 _TEXTS: Final = ("text", "input_text", "output_text", "refusal")
-_CHAT: Final = frozenset({"role", "content", "tool_calls", "tool_call_id", "refusal", "function_call"})
-_TOOL: Final = _CHAT | {"name"}
+_CHAT: Final = frozenset({"role", "content"})
+_SAID: Final = _CHAT | {"tool_calls", "function_call", "refusal", "reasoning_content", "reasoning"}
+"""Of an assistant; servers that show a model's reasoning do it under one of the last two."""
+_TOOL: Final = _CHAT | {"name", "tool_call_id"}
 _ITEM: Final = frozenset({
     "type", "role", "content", "id", "status", "call_id", "name", "arguments", "output", "phase",
 })  # fmt: skip  # rows of names
@@ -53,13 +55,16 @@ def read_chat(messages: list[JsonValue]) -> Reading:
         place = f"messages[{number}]"
         message = obj(value, place)
         role = message.get("role")
-        read.rest(place, message, _TOOL if role in ("tool", "function") else _CHAT)
+        read.rest(place, message, _SAID if role == "assistant" else _TOOL if role in ("tool", "function") else _CHAT)
         match role:
             case "system" | "developer" | "user":
                 for said in _texts(read, message.get("content"), f"{place}.content"):
                     read.say(said, "user" if role == "user" else "system", place)
             case "assistant":
-                read.items.append(Reply(_turn(read, message, place), place))
+                thought = message.get("reasoning_content") or message.get("reasoning") or ""
+                read.items.append(
+                    Reply(_turn(read, message, place), place, text(thought, f"{place}.reasoning_content"))
+                )
             case "tool" | "function":
                 content = tuple(_blocks(read, message.get("content"), f"{place}.content"))
                 name = id_of(message.get("name"), f"{place}.name")
@@ -184,7 +189,8 @@ def read_responses(items: list[JsonValue]) -> Reading:
 
     def close() -> None:
         if own:
-            read.items.append(Reply(layout_of(own, WIRE, "message"), began))
+            thought = "\n\n".join(filter(None, (_summary(item) for kind, item in own if kind == "opaque")))
+            read.items.append(Reply(layout_of(own, WIRE, "message"), began, thought))
             own.clear()
 
     for number, value in enumerate(items):
@@ -219,6 +225,12 @@ def read_responses(items: list[JsonValue]) -> Reading:
                 raise wrong(f"{place}.type", "message, function_call, function_call_output or reasoning", kind)
     close()
     return read
+
+
+def _summary(item: JsonValue) -> str:
+    parts = item.get("summary") if isinstance(item, dict) else None
+    texts = [part.get("text") for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+    return "\n\n".join(clean_text(said) for said in texts if isinstance(said, str))
 
 
 def write_responses(transcript: Transcript) -> list[JsonValue]:

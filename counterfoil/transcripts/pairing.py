@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from counterfoil.core.content import Text
 from counterfoil.core.errors import DefinitionError
@@ -17,6 +17,35 @@ from counterfoil.model import ModelCall
 from counterfoil.transcripts.values import Answered, Part, Repair, RepairKind, Reply, Said, Transcript
 
 _ANY: Final = re.compile(r"(?s).*\S.*")
+
+
+T = TypeVar("T")
+
+
+class Waiting(Generic[T]):
+    """What stands for the calls of one turn until their results come, by the id of the call; one id, their order."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str | None, deque[T]] = {}
+        self.left = 0
+
+    def add(self, call_id: str | None, value: T) -> None:
+        """A call waits."""
+        self._by_id.setdefault(call_id or None, deque()).append(value)
+        self.left += 1
+
+    def take(self, call_id: str | None) -> T | None:
+        """A result of a call with this id comes; None where none waits."""
+        queue = self._by_id.get(call_id or None)
+        if not queue:
+            return None
+        self.left -= 1
+        return queue.popleft()
+
+    @property
+    def first(self) -> T:
+        """One that still waits."""
+        return next(queue[0] for queue in self._by_id.values() if queue)
 
 
 def with_ids(items: Sequence[Part], most: int | None, legal: re.Pattern[str] = _ANY) -> Iterator[Part]:
@@ -31,33 +60,33 @@ def with_ids(items: Sequence[Part], most: int | None, legal: re.Pattern[str] = _
         DefinitionError: a result without its call, or a call without its result.
     """
     used: set[str] = set()
-    open_: list[tuple[str | None, str]] = []
+    open_ = Waiting[str]()
     for item in items:
         match item:
             case Answered():
-                known = next((pair for pair in open_ if pair[0] == (item.call_id or None)), None)
-                if known is None:
+                name = open_.take(item.call_id)
+                if name is None:
                     raise DefinitionError(f"{item.place or 'a result'} has no call before it; repair() the transcript")
-                open_.remove(known)
-                yield replace(item, call_id=known[1])
+                yield replace(item, call_id=name)
                 continue
-            case _ if open_:
-                raise DefinitionError(f"call {open_[0][1]} has no result behind its turn; repair() the transcript")
-            case Reply(turn, place):
+            case _ if open_.left:
+                raise DefinitionError(f"call {open_.first} has no result behind its turn; repair() the transcript")
+            case Reply(turn):
                 calls = []
+                open_ = Waiting[str]()
                 for call in turn.calls:
                     name = call.id or ""
                     number = len(used)
                     while not legal.fullmatch(name) or name in used or (most and len(name) > most):
                         name, number = f"call_{number}", number + 1
                     used.add(name)
-                    open_.append((call.id or None, name))
+                    open_.add(call.id, name)
                     calls.append(ModelCall(name, call.name, call.arguments))
-                yield Reply(replace(turn, calls=tuple(calls)), place)
+                yield replace(item, turn=replace(turn, calls=tuple(calls)))
             case Said():
                 yield item
-    if open_:
-        raise DefinitionError(f"call {open_[0][1]} has no result; repair() the transcript")
+    if open_.left:
+        raise DefinitionError(f"call {open_.first} has no result; repair() the transcript")
 
 
 @dataclass(slots=True)
@@ -69,6 +98,27 @@ class _Slot:
     index: int
     call: ModelCall
     answer: int | None = None
+
+
+class _Nameless:
+    """The calls of one turn that have no id, each to be taken once: of a tool first, else the next."""
+
+    def __init__(self, slots: Iterable[_Slot]) -> None:
+        self._all = deque(slot for slot in slots if not slot.call.id)
+        self._by_tool: dict[str | None, deque[_Slot]] = {}
+        for slot in self._all:
+            self._by_tool.setdefault(slot.call.name, deque()).append(slot)
+        self._taken: set[int] = set()
+
+    def take(self, tool: str | None) -> _Slot | None:
+        """The call for a result of this tool; None where all are taken."""
+        for queue in (self._by_tool.get(tool), self._all):
+            while queue:
+                slot = queue.popleft()
+                if slot.index not in self._taken:
+                    self._taken.add(slot.index)
+                    return slot
+        return None
 
 
 def repair(transcript: Transcript) -> Transcript:
@@ -126,19 +176,19 @@ class _Repairing:
 
     def _pair(self) -> None:
         left: list[int] = []
-        newest: list[_Slot] = []
+        nameless = _Nameless(())
         open_: dict[str, list[_Slot]] = {}
         """Calls without a result yet, by id: the newest turn's on top, and of a turn the first."""
         known: set[str] = set()
         for at, item in enumerate(self.items):
             if isinstance(item, Reply) and item.turn.calls:
-                newest = self.slots[at]
-                for slot in reversed(newest):
+                nameless = _Nameless(self.slots[at])
+                for slot in reversed(self.slots[at]):
                     if slot.call.id:
                         open_.setdefault(slot.call.id, []).append(slot)
             elif isinstance(item, Answered):
                 call_id = item.call_id or ""
-                found = open_[call_id].pop() if open_.get(call_id) else self._nameless(item, newest)
+                found = open_[call_id].pop() if open_.get(call_id) else nameless.take(item.tool_name)
                 if found is None:
                     left.append(at)
                 else:
@@ -146,11 +196,6 @@ class _Repairing:
                     known.add(call_id)
         for at in left:
             self._take_late(at, self.items[at], open_, known)
-
-    def _nameless(self, item: Answered, newest: list[_Slot]) -> _Slot | None:
-        waiting = [slot for slot in newest if slot.answer is None and not slot.call.id]
-        named = [slot for slot in waiting if slot.call.name == item.tool_name]
-        return next(iter(named or waiting), None)
 
     def _take_late(self, at: int, item: Part, open_: dict[str, list[_Slot]], known: set[str]) -> None:
         """A result that no call before it waits for."""
@@ -193,7 +238,7 @@ class _Repairing:
                 seen.add(call_id)
             slot.call = call
             calls.append(call)
-        self.items[at] = Reply(replace(item.turn, calls=tuple(calls)), item.place)
+        self.items[at] = replace(item, turn=replace(item.turn, calls=tuple(calls)))
 
     def _answers(self, at: int) -> Iterator[Part]:
         slots = self.slots[at]

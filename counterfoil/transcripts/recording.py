@@ -21,7 +21,7 @@ from counterfoil.run import Run
 from counterfoil.runtime import Runtime
 from counterfoil.store import Lease, NewRun, StatusChange
 from counterfoil.transcripts.forms import read_messages, write_messages
-from counterfoil.transcripts.pairing import repair
+from counterfoil.transcripts.pairing import Waiting, repair
 from counterfoil.transcripts.ui import told_runs, ui_messages
 from counterfoil.transcripts.values import Answered, Part, Reply, Said, Transcript, failed
 
@@ -114,7 +114,7 @@ class _Making:
         failures: list[tuple[ResultEntry, str, Failed]] = []
         used: set[str] = set()
         turn: TurnEntry | None = None
-        waiting: list[tuple[str | None, int]] = []
+        waiting = Waiting[int]()
         step = 0
         for item in self.transcript.items:
             match item:
@@ -126,18 +126,19 @@ class _Making:
                         )
                     )  # fmt: skip  # as above
                 case Reply():
-                    turn = self._turn(item.turn, step, used)
-                    waiting = [(call.id or None, index) for index, call in enumerate(item.turn.calls)]
+                    turn = self._turn(item, step, used)
+                    waiting = Waiting()
+                    for index, call in enumerate(item.turn.calls):
+                        waiting.add(call.id, index)
                     step += 1
                     out.append(turn)
                 case Answered():
                     turn = cast("TurnEntry", turn)  # the transcript is whole
-                    pair = next(pair for pair in waiting if pair[0] == (item.call_id or None))
-                    waiting.remove(pair)
-                    result = self._result(item, turn, pair[1])
+                    index = cast("int", waiting.take(item.call_id))
+                    result = self._result(item, turn, index)
                     out.append(result)
                     if isinstance(result.result.outcome, Failed):
-                        failures.append((result, turn.calls[pair[1]].raw, result.result.outcome))
+                        failures.append((result, turn.calls[index].raw, result.result.outcome))
         last = self.transcript.items[-1] if self.transcript.items else None
         answers = isinstance(last, Reply) and not last.turn.calls
         by = "answer" if answers else "import"
@@ -145,8 +146,8 @@ class _Making:
         out.append(EndedEntry(run_id=self.run_id, at=self.at, status="completed", ended_by=by, answer=answer))
         return out, failures
 
-    def _turn(self, turn: ModelTurn, step: int, used: set[str]) -> TurnEntry:
-        calls = []
+    def _turn(self, item: Reply, step: int, used: set[str]) -> TurnEntry:
+        turn, calls = item.turn, []
         for call in turn.calls:
             call_id = call.id
             if not call_id or call_id in used:
@@ -155,7 +156,7 @@ class _Making:
             calls.append(CallRecord(call_id, call.id or None, call.name, call.arguments or ""))
         return TurnEntry(
             run_id=self.run_id, at=self.at, step=step, text=turn.text, calls=tuple(calls), stop=turn.stop,
-            usage=turn.usage, model=turn.model or self.transcript.model, reasoning=turn.reasoning,
+            usage=turn.usage, model=turn.model or self.transcript.model, reasoning=turn.reasoning, thought=item.thought,
         )  # fmt: skip  # as above
 
     def _result(self, item: Answered, turn: TurnEntry, index: int) -> ResultEntry:
@@ -187,12 +188,12 @@ def transcript_of(run: Run, *, conversation: bool = False) -> Transcript:
     told = marks[0].get("instructions") if marks else None
     items: list[Part] = []
     models: list[str] = []
-    for entry in record.items:
+    for entry in record.thread(heads[-1].thread_id if heads[-1] is not None else None):
         if entry.run_id not in wanted:
             continue
         match entry:
             case MessageEntry():
-                items.append(Said(entry.text, "user" if entry.author_type == "Human" else "system"))
+                items.append(Said(entry.text, "system" if entry.author_type == "System" else "user"))
             case TurnEntry():
                 state = record.runs[entry.run_id]
                 results = [state.call_ids[call.call_id].result for call in entry.calls]
@@ -201,7 +202,7 @@ def transcript_of(run: Run, *, conversation: bool = False) -> Transcript:
                 calls = tuple(ModelCall(c.provider_call_id or c.call_id, c.tool_name, c.raw) for c in entry.calls)
                 stop = cast("StopReason", entry.stop)
                 reply = ModelTurn(entry.text, calls, stop, entry.usage, entry.model, entry.reasoning)
-                items.append(Reply(reply))
+                items.append(Reply(reply, thought=entry.thought))
                 models.append(entry.model)
                 items += [_answered(r, c) for r, c in zip(cast("Sequence[ResultEntry]", results), calls, strict=True)]
             case ResultEntry():

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from counterfoil.core.items import Message, Note, Reasoning, ToolCallPart, ToolResultPart
-from counterfoil.core.jsontext import JsonValue, loads
+from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.outcome import Denied, Rejected, Skipped, Succeeded
 from counterfoil.core.parts import items_of
+from counterfoil.model import json_object
 from counterfoil.run import Run
 
 ROLES: Final = {"Human": "user", "Agent": "assistant", "System": "system"}
@@ -99,8 +100,5 @@ def _input(call: ToolCallPart) -> JsonValue:
     known = call.effective_input if call.effective_input is not None else call.input
     if known is not None:
         return known
-    try:
-        value = loads(call.raw_input)
-    except ValueError:
-        value = None
-    return value if isinstance(value, dict) else call.raw_input
+    value = json_object(call.raw_input)
+    return call.raw_input if value is None else value

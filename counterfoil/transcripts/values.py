@@ -60,6 +60,8 @@ class Reply:
 
     turn: ModelTurn
     place: str = field(default="", compare=False)
+    thought: str = ""
+    """What people may see of its reasoning; no model reads it again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from counterfoil.doors.cli.errors import Code, Stop
 from counterfoil.doors.cli.load import load_agents
 from counterfoil.doors.cli.plain import escaped, line
 from counterfoil.doors.cli.view import counted, print_table, short_ids
+from counterfoil.model import json_object
 from counterfoil.run import Run
 from counterfoil.runtime import Runtime
 from counterfoil.tool import RESERVED_NAMES, Tool
@@ -162,7 +163,7 @@ class _Test:
         for number, call in enumerate(state.calls):
             if call.turn.step != step:
                 step, rejected = call.turn.step, rejected | refused
-            value = _input(call)
+            value = _input(call, imported=run.imported is not None)
             if value is None:
                 self.left_out += 1
                 continue
@@ -209,8 +210,14 @@ async def _runs(session: Session, runtime: Runtime, names: list[str]) -> AsyncIt
         before = page[-1].run_id
 
 
-def _input(call: CallState) -> bytes | None:
-    """The effective input as JSON; None of a call that no policy judged, or whose input was erased."""
+def _input(call: CallState, *, imported: bool) -> bytes | None:
+    """The effective input as JSON; None of a call that no policy judged, or whose input was erased.
+
+    Of an imported call nobody knows who judged it: it counts with what the model wrote, where that is an object.
+    """
+    if imported:
+        wrote = json_object(call.record.raw)
+        return None if wrote is None else dumps(wrote)
     if call.start is None and call.waiting is None and (call.result is None or call.result.decision is None):
         return None  # open, refused before the policy, or skipped
     if call.record.tool_name in RESERVED_NAMES or call.record.raw == ERASED:

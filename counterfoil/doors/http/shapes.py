@@ -193,7 +193,7 @@ class RunSummary(Shape):
     parent_run_id: str | None
     agent: str
     status: Literal["running", "paused", "completed", "limited", "cancelled", "failed"]
-    ended_by: Literal["tool", "vote", "answer", "limit", "cancelled", "error"] | None
+    ended_by: Literal["tool", "vote", "answer", "limit", "cancelled", "error", "import"] | None
     created_at: datetime
     updated_at: datetime
 
