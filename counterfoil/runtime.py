@@ -19,7 +19,7 @@ from counterfoil.core.entries import (
     RunEntry,
     TurnEntry,
 )
-from counterfoil.core.errors import DefinitionError
+from counterfoil.core.errors import DefinitionError, StoreError
 from counterfoil.core.jsontext import JsonValue, clean_text, dumps
 from counterfoil.core.limits import HEARTBEAT, PROCESS_CONCURRENCY, Limits
 from counterfoil.core.record import Record
@@ -39,6 +39,9 @@ from counterfoil.store import InteractionRow, Lease, NewRun, Quota, Store
 from counterfoil.sweep import POLL_SECONDS, Sweep
 
 log = logging.getLogger("counterfoil")
+
+READY_SECONDS = 2.0
+"""For a store to answer whoever asks whether this process is ready; probes give up after one to ten."""
 
 
 class Runtime(Driving):
@@ -125,6 +128,11 @@ class Runtime(Driving):
         if known is not agent:
             raise DefinitionError(f"{agent.name}: two agents have this name; runs find their agent by it")
 
+    def add_hooks(self, hooks: Hooks) -> None:
+        """One more list of guards and observers, for runs that are taken up from now on."""
+        known = self.hooks
+        self.hooks = [*(() if known is None else (known,) if isinstance(known, Hooks) else known), hooks]
+
     @property
     def opened(self) -> bool:
         """Whether it is open."""
@@ -174,6 +182,22 @@ class Runtime(Driving):
         if tasks:
             await asyncio.wait(tasks, timeout=seconds)
         return not self._tasks
+
+    async def unready(self) -> str | None:
+        """Why nothing should be sent here now; None: it is open, its store answers and it takes up work."""
+        if not self._open:
+            return "it is not open"
+        if self.leaving:
+            return "it is about to end, and takes up nothing more"
+        if self._sweeper is not None and self._sweeper.done():
+            return "its worker has ended; start it anew"
+        try:
+            async with asyncio.timeout(READY_SECONDS):
+                await self.store.version()
+        except (StoreError, TimeoutError) as error:
+            log.warning("the store does not answer", exc_info=error)
+            return "its store does not answer"
+        return None
 
     def _begin_to_sweep(self) -> None:
         if self._open and (self.store.shared or self.sweep.always) and self.agents and self._sweeper is None:

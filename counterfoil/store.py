@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from counterfoil.core.approval import Approval, Decision
 from counterfoil.core.entries import Entry
@@ -206,6 +206,19 @@ class Wanted:
     without: Collection[str] = ()
     """Tenants to leave out."""
     limit: int = SWEEP_ROWS
+
+
+class Counts(NamedTuple):
+    """How many unfinished runs there are."""
+
+    driven: int
+    """That have an owner."""
+    queued: int
+    """That nobody drives, and that are to be driven now or when their time comes."""
+    paused: int
+    """That wait for people alone."""
+    asked: int
+    """Calls that wait for a decision, of all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,12 +465,8 @@ class Store(Protocol):
     async def posted(self, owner: Owner) -> list[str]:
         """Ids of the runs that the owner drives and that somebody else has written to since it claimed them."""
 
-    async def counts(self, agents: Sequence[str], pool: str = "default") -> tuple[int, int]:
-        """Unfinished runs of these agents, of all tenants. For a worker, never a reader.
-
-        Returns:
-            How many are driven or are to be, now or later; how many wait for people.
-        """
+    async def counts(self, agents: Sequence[str], pool: str = "default") -> Counts:
+        """Unfinished runs of these agents in this pool, of all tenants. For a worker, never a reader."""
 
     async def to_erase(self, agents: Sequence[str], at: int, limit: int) -> list[tuple[str, str]]:
         """Runs of these agents that ended before a time and were not erased since, the oldest first.

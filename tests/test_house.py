@@ -59,7 +59,7 @@ CORE_MAY_NOT_CALL_OF_A_MODULE = {
 }  # fmt: skip
 HEAVY = {
     "anthropic", "cel_expr_python", "dbos", "griffe", "jsonschema_rs", "multiprocessing", "numpy", "openai", "psycopg",
-    "google", "rich", "sqlalchemy", "sqlite3", "temporalio", "typer",
+    "google", "opentelemetry", "prometheus_client", "rich", "sqlalchemy", "sqlite3", "temporalio", "typer",
 }  # fmt: skip
 
 

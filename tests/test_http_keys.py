@@ -26,6 +26,7 @@ NEEDED = {
     ("GET", "/v1/approvals"): {"approve", "read"},
     ("GET", "/v1/errors"): {"admin"},
     ("GET", "/v1/runs/{run_id}/errors"): {"admin"},
+    ("GET", "/metrics"): {"admin"},
 }
 """Scopes of which a route needs one, where it is not `read`."""
 BODIES = {

@@ -270,7 +270,7 @@ def test_every_text_comes_back_whatever_it_holds(url):
             "run" + hostile, "talk" + hostile, "t" + hostile, "a" + hostile, "k" + hostile, "p" + hostile,
             Owner("h" + hostile, 1, 2, "o" + hostile),
         )  # fmt: skip  # as above
-        assert await store.counts(["a" + hostile], "p" + hostile) == (1, 0)
+        assert await store.counts(["a" + hostile], "p" + hostile) == (1, 0, 0, 0)
         dead, free = (
             Owner("h" + hostile, 1, 2, "o" + hostile),
             r.new_run("free", "free", agent="a" + hostile, owner=None),

@@ -69,7 +69,7 @@ def test_runs_that_wait_for_people_use_no_task_and_no_row_of_a_sweep_and_survive
             assert await runtime.store.posted(runtime.owner) == []
         async with place.runtime(desk) as runtime:
             (first,) = await runtime.runs(limit=1)
-            assert await runtime.store.counts(["desk"]) == (0, MANY)
+            assert await runtime.store.counts(["desk"]) == (0, 0, MANY, MANY)
             await runtime.approve(first.run_id, "a", by="grace")
             await arrives(await runtime.get(first.run_id), "completed")
             assert len(seen) == 1
@@ -193,7 +193,7 @@ def test_a_worker_drives_so_many_runs_at_once_and_the_others_by_priority(place):
             for prompt, priority in (("a", 0), ("b", 0), ("c", 0), ("d", 5), ("e", 1)):
                 await runtime.start("desk", prompt, priority=priority)
             await gate.began("a", "b")
-            assert await runtime.store.counts(["desk"]) == (5, 0)
+            assert await runtime.store.counts(["desk"]) == (2, 3, 0, 0)
             assert len(runtime._drives) == 2
             for ends, begins in (("a", "d"), ("b", "e"), ("d", "c")):
                 gate.open(ends)

@@ -252,7 +252,7 @@ def checks() -> list[Check]:
 _NEEDED: Final = ("pydantic", "griffelib", "jsonschema-rs", "cel-expr-python")
 _EXTRAS: Final = (
     ("the command (extra cli)", ("typer", "rich"), "pip install 'counterfoil[cli]'"),
-    ("the HTTP API (extra http)", ("fastapi", "uvicorn"), "pip install 'counterfoil[http]'"),
+    ("the HTTP API (extra http)", ("fastapi", "prometheus-client", "uvicorn"), "pip install 'counterfoil[http]'"),
     ("the PostgreSQL store (extra postgres)", ("psycopg",), "pip install 'counterfoil[postgres]'"),
     ("models of Anthropic (extra anthropic)", ("anthropic",), "pip install 'counterfoil[anthropic]'"),
     ("models of Google (extra google)", ("google-genai",), "pip install 'counterfoil[google]'"),

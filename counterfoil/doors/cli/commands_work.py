@@ -88,7 +88,7 @@ async def work(
 
 
 async def _left(runtime: Runtime, agents: list[Agent]) -> str:
-    _, paused = await runtime.store.counts([agent.name for agent in agents], runtime.pool)
+    paused = (await runtime.store.counts([agent.name for agent in agents], runtime.pool)).paused
     waits = f" but for people: {counted(paused, 'run')} paused; `counterfoil approvals` lists the calls"
     return f"nothing is left to do{waits if paused else ''}"
 
@@ -97,7 +97,7 @@ async def _idle(runtime: Runtime, agents: list[Agent]) -> None:
     """Wait until every unfinished run of the agents waits for people alone."""
     names = [agent.name for agent in agents]
     while True:
-        busy, _ = await runtime.store.counts(names, runtime.pool)
-        if not busy:
+        left = await runtime.store.counts(names, runtime.pool)
+        if not left.driven + left.queued:
             return
         await asyncio.sleep(IDLE_SECONDS)

@@ -13,7 +13,7 @@ from counterfoil.runtime import Runtime
 
 __all__ = ["create_app", "create_key", "needs_extra"]
 
-NEEDED = ("fastapi", "uvicorn")
+NEEDED = ("fastapi", "prometheus_client", "uvicorn")
 """What the extra `http` brings."""
 
 
@@ -26,7 +26,7 @@ def needs_extra() -> None:
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise DefinitionError(
-            f"the HTTP API needs {' and '.join(missing)}, not installed for {sys.executable}; "
+            f"the HTTP API needs {', '.join(missing)}, not installed for {sys.executable}; "
             "type: pip install 'counterfoil[http]'"
         )
 

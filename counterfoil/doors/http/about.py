@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.doors.http import shapes
-from counterfoil.doors.http.access import needs
-from counterfoil.doors.http.common import ALWAYS, Held, Json
-from counterfoil.doors.http.problems import documented
+from counterfoil.doors.http.access import Admin, needs
+from counterfoil.doors.http.common import ALWAYS, Held, Json, answers
+from counterfoil.doors.http.problems import Problem, documented
+from counterfoil.observers.prometheus import CONTENT_TYPE
 from counterfoil.tool import Tool
 
 router = APIRouter(tags=["server"])
@@ -70,8 +71,23 @@ async def health() -> Response:
     return Json({"status": "ok"})
 
 
-@router.get("/readyz", response_model=shapes.Health, responses=documented("unavailable"))
+@router.get("/readyz", response_model=shapes.Health, responses=documented("not-ready"))
 async def ready(runtime: Held) -> Response:
-    """The record can be read, and the server takes up work."""
-    await runtime.store.version()
+    """The record can be read, the worker lives, and the server is not about to end."""
+    fault = await runtime.unready()
+    if fault is not None:
+        raise Problem("not-ready", f"send nothing here now: {fault}", {"Retry-After": "2"})
     return Json({"status": "ok"})
+
+
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses=answers(
+        ALWAYS,
+        {200: {"description": "Prometheus' text format", "content": {"text/plain": {"schema": {"type": "string"}}}}},
+    ),
+)
+async def metrics(_: Admin, request: Request) -> Response:
+    """What this process does, and what waits in the store, as metrics of Prometheus. They are of all tenants."""
+    return Response(await request.app.state.metrics.text(), media_type=CONTENT_TYPE)

@@ -22,7 +22,9 @@ from counterfoil.core.keys import SCOPES
 from counterfoil.doors.http import about, live, people, results, runs, shapes
 from counterfoil.doors.http.access import Access, Rate
 from counterfoil.doors.http.edge import REQUEST_ID, Edge
+from counterfoil.doors.http.measured import Measured
 from counterfoil.doors.http.problems import KINDS, Problem, answer, problem_of
+from counterfoil.observers.prometheus import Metrics
 from counterfoil.runtime import Runtime
 
 log = logging.getLogger("counterfoil.http")
@@ -76,6 +78,8 @@ def create_app(
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_middleware(GZipMiddleware, minimum_size=GZIP_OVER)
     app.add_middleware(Edge, max_body=max_body)
+    app.state.metrics = Metrics(runtime)
+    app.add_middleware(Measured, metrics=app.state.metrics)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's own way
     return app
 

@@ -54,6 +54,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "invalid-input": Kind(422, "The edited input is refused", "cents: expected an integer over 0, got -1"),
     "rate-limited": Kind(429, "Too many requests", "this key may make 6000 requests in 60 s; try again in 2 s"),
     "internal": Kind(500, "The server failed", "something went wrong here; the log has it under this requestId"),
+    "not-ready": Kind(503, "Not ready", "send nothing here now: its store does not answer"),
     "unavailable": Kind(503, "The store cannot be used now", "the record cannot be read or written; try again soon"),
 }  # fmt: skip  # a table
 """What can go wrong, by name. The names are a promise."""

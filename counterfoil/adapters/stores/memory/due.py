@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from counterfoil.adapters.stores.memory.state import Run
 from counterfoil.owners import Watch
-from counterfoil.store import Quota, RunRow, Wanted, Worker
+from counterfoil.store import Counts, Quota, RunRow, Wanted, Worker
 
 
 def open_runs(runs: Iterable[Run], watch: Watch, workers: Sequence[Worker], wanted: Wanted) -> list[RunRow]:
@@ -28,11 +28,13 @@ def open_runs(runs: Iterable[Run], watch: Watch, workers: Sequence[Worker], want
     return sorted(found, key=lambda row: -row.priority)[: max(wanted.limit, 0)]
 
 
-def counts(runs: Iterable[Run], agents: Sequence[str], pool: str) -> tuple[int, int]:
+def counts(runs: Iterable[Run], agents: Sequence[str], pool: str) -> Counts:
     """See `Store.counts`."""
     mine = [run for run in runs if not run.ended and run.new.agent in agents and run.new.pool == pool]
-    busy = sum(run.owner is not None or run.runnable for run in mine)
-    return busy, len(mine) - busy
+    driven = sum(run.owner is not None for run in mine)
+    queued = sum(run.owner is None and run.runnable for run in mine)
+    asked = sum(approval.open for run in mine for approval in (run.asked or {}).values())
+    return Counts(driven, queued, len(mine) - driven - queued, asked)
 
 
 def to_erase(runs: Iterable[Run], agents: Sequence[str], at: int, limit: int) -> list[tuple[str, str]]:

@@ -14,6 +14,7 @@ class Living:
     """The part of the store that is about owners."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._locks: dict[tuple[str, str], Owner] = {}
         self._beats: dict[Owner, Beat] = {}
         self._watch = Watch()

@@ -12,9 +12,8 @@ from counterfoil.core.codec import GENESIS, chain, decode, encode
 from counterfoil.core.entries import Entry, TurnEntry
 from counterfoil.core.errors import Fenced, UsageError
 from counterfoil.core.limits import DEAD_AFTER
-from counterfoil.core.report import ToolErrorReport
 from counterfoil.core.turn import Author
-from counterfoil.store import InteractionRow, NewRun, ReportFilter, RunRow, StatusChange
+from counterfoil.store import InteractionRow, NewRun, RunRow, StatusChange
 
 SETTLED = -1
 """State of a call with a result; otherwise the attempt of the call's newest start, 0 where there is none."""
@@ -58,17 +57,6 @@ def next_beat(last: Beat | None, every: float) -> Beat:
     now = time.monotonic()
     steady = last is not None and now - last.at <= DEAD_AFTER * every
     return Beat(now, every, last.since if last is not None and steady else now)
-
-
-def matches(report: ToolErrorReport, where: ReportFilter) -> bool:
-    """Whether a filter leaves a report in."""
-    return (
-        where.run_id in (None, report.run_id)
-        and where.tool_name in (None, report.tool_name)
-        and where.code in (None, report.code)
-        and (where.since is None or report.at_us >= where.since)
-        and (where.until is None or report.at_us <= where.until)
-    )
 
 
 class Log:

@@ -13,16 +13,17 @@ from dataclasses import replace
 from counterfoil.adapters.stores.memory import due
 from counterfoil.adapters.stores.memory.keys import Keys
 from counterfoil.adapters.stores.memory.living import Living
-from counterfoil.adapters.stores.memory.state import Kept, Log, Run, matches
+from counterfoil.adapters.stores.memory.reports import Reports
+from counterfoil.adapters.stores.memory.state import Kept, Log, Run
 from counterfoil.core.approval import Approval, Decision, meant, settle
 from counterfoil.core.call_entries import DecidedEntry
 from counterfoil.core.entries import CancelEntry, Entry, NoteEntry
 from counterfoil.core.errors import Conflict, DefinitionError, Fenced, NotFound, NotPending
-from counterfoil.core.report import ToolErrorReport, report_from_json
+from counterfoil.core.report import ToolErrorReport
 from counterfoil.core.turn import Author, joined
 from counterfoil.store import (
-    EVERY_REPORT,
     Behind,
+    Counts,
     Head,
     InteractionRow,
     KeptRange,
@@ -32,7 +33,6 @@ from counterfoil.store import (
     OverQuota,
     Owner,
     Quota,
-    ReportFilter,
     RunRow,
     StatusChange,
     StoredRow,
@@ -41,7 +41,7 @@ from counterfoil.store import (
 )
 
 
-class MemoryStore(Keys, Living):
+class MemoryStore(Keys, Living, Reports):
     """A `Store` in this process. What it holds is gone with the process."""
 
     shared = False
@@ -52,7 +52,6 @@ class MemoryStore(Keys, Living):
         self._runs: dict[tuple[str, str], Run] = {}
         self._keys: dict[tuple[str, str], Run] = {}
         self._kept: dict[tuple[str, str], Kept] = {}
-        self._reports: list[ToolErrorReport] = []
         self._version = 0
 
     async def open(self) -> None:
@@ -196,9 +195,8 @@ class MemoryStore(Keys, Living):
         if run.asked is not None:
             for e in entries:
                 run.track(e)
-        for report in reports:
-            # Kept as text: the exception itself would hold on to every frame that it passed.
-            self._reports.append(report_from_json(report.to_json()))
+        if reports:
+            self._add_reports(reports)
         if change is not None:
             run.change(change, entries[-1].at if entries else run.updated_at)
         self._version += 1
@@ -292,7 +290,7 @@ class MemoryStore(Keys, Living):
         """See `Store.posted`."""
         return [run.new.run_id for run in self._runs.values() if run.owner == owner and run.runnable]
 
-    async def counts(self, agents: Sequence[str], pool: str = "default") -> tuple[int, int]:
+    async def counts(self, agents: Sequence[str], pool: str = "default") -> Counts:
         """See `Store.counts`."""
         return due.counts(self._runs.values(), agents, pool)
 
@@ -315,12 +313,6 @@ class MemoryStore(Keys, Living):
         found = [a.entry for run in runs for a in (run.asked or {}).values() if a.open]
         return [e.approval for e in sorted(found, key=lambda e: e.approval.requested_at)]
 
-    async def reports(self, tenant: str, where: ReportFilter = EVERY_REPORT) -> list[ToolErrorReport]:
-        """See `Store.reports`."""
-        needs_tenant(tenant)
-        found = [r for r in reversed(self._reports) if r.tenant_id == tenant and matches(r, where)]
-        return sorted(found, key=lambda report: report.at_us, reverse=True)[: where.limit]
-
     async def kept(self, tenant: str, kept_id: str, offset: int = 0, limit: int | None = None) -> KeptRange:
         """See `Store.kept`."""
         k = self._kept.get((tenant, kept_id))
@@ -340,9 +332,7 @@ class MemoryStore(Keys, Living):
             if k.run is run and k.text is not None:
                 k.text, k.erased_at = None, at
                 erased += 1
-        left = [r for r in self._reports if (r.tenant_id, r.run_id) != (tenant, run_id)]
-        erased += len(self._reports) - len(left)
-        self._reports = left
+        erased += self._erase_reports(tenant, run_id)
         # The waiting entries hold the inputs; after the end nothing asks for them.
         run.asked = None
         run.is_erased = True

@@ -10,7 +10,7 @@ from counterfoil.adapters.stores.postgres.known import row_of
 from counterfoil.adapters.stores.postgres.living import workers
 from counterfoil.adapters.stores.postgres.pool import fetch, fetch_one
 from counterfoil.owners import Watch, owner_of, owner_text
-from counterfoil.store import Owner, RunRow, Wanted
+from counterfoil.store import Counts, Owner, RunRow, Wanted
 
 
 async def open_runs(db: Db, watch: Watch, wanted: Wanted) -> list[RunRow]:
@@ -32,9 +32,9 @@ async def posted(db: Db, owner: Owner) -> list[str]:
     return [run_id for (run_id,) in await fetch(db, "posted", owner_text(owner))]
 
 
-async def counts(db: Db, agents: Sequence[str], pool: str) -> tuple[int, int]:
+async def counts(db: Db, agents: Sequence[str], pool: str) -> Counts:
     """See `Store.counts`."""
-    return cast("tuple[int, int]", await fetch_one(db, "counts", list(agents), pool))
+    return Counts(*cast("tuple[int, int, int, int]", await fetch_one(db, "counts", list(agents), pool)))
 
 
 async def to_erase(db: Db, agents: Sequence[str], at: int, limit: int) -> list[tuple[str, str]]:

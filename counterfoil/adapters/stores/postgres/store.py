@@ -24,6 +24,7 @@ from counterfoil.core.turn import Author
 from counterfoil.owners import Watch
 from counterfoil.store import (
     EVERY_REPORT,
+    Counts,
     Head,
     InteractionRow,
     KeptRange,
@@ -241,7 +242,7 @@ class PostgresStore:
         """See `Store.posted`."""
         return await self._read(due.posted, owner)
 
-    async def counts(self, agents: Sequence[str], pool: str = "default") -> tuple[int, int]:
+    async def counts(self, agents: Sequence[str], pool: str = "default") -> Counts:
         """See `Store.counts`."""
         return await self._read(due.counts, agents, pool)
 

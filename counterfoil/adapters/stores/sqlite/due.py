@@ -9,7 +9,7 @@ from counterfoil.adapters.stores.sqlite.database import SQL
 from counterfoil.adapters.stores.sqlite.living import workers
 from counterfoil.adapters.stores.sqlite.reading import row_of
 from counterfoil.owners import Watch, owner_of, owner_text
-from counterfoil.store import Owner, RunRow, Wanted
+from counterfoil.store import Counts, Owner, RunRow, Wanted
 
 
 def open_runs(db: Connection, watch: Watch, wanted: Wanted) -> list[RunRow]:
@@ -42,10 +42,10 @@ def posted(db: Connection, owner: Owner) -> list[str]:
     return [run_id for (run_id,) in db.execute(SQL["posted"], (owner_text(owner),)).fetchall()]
 
 
-def counts(db: Connection, agents: Sequence[str], pool: str) -> tuple[int, int]:
+def counts(db: Connection, agents: Sequence[str], pool: str) -> Counts:
     """See `Store.counts`."""
     found = [db.execute(SQL["counts"], {"agent": agent, "pool": pool}).fetchone() for agent in set(agents)]
-    return sum(busy for busy, _ in found), sum(paused for _, paused in found)
+    return Counts(*map(sum, zip(*found, strict=True))) if found else Counts(0, 0, 0, 0)
 
 
 def to_erase(db: Connection, agents: Sequence[str], at: int, limit: int) -> list[tuple[str, str]]:

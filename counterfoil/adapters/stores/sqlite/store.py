@@ -21,6 +21,7 @@ from counterfoil.core.turn import Author
 from counterfoil.owners import Watch
 from counterfoil.store import (
     EVERY_REPORT,
+    Counts,
     Head,
     InteractionRow,
     KeptRange,
@@ -229,7 +230,7 @@ class SqliteStore:
         """See `Store.posted`."""
         return await self._read.submit(due.posted, owner)
 
-    async def counts(self, agents: Sequence[str], pool: str = "default") -> tuple[int, int]:
+    async def counts(self, agents: Sequence[str], pool: str = "default") -> Counts:
         """See `Store.counts`."""
         return await self._read.submit(due.counts, agents, pool)
 

@@ -283,12 +283,13 @@ SELECT id FROM runs WHERE runnable AND owner = $1
 
 -- name: counts
 SELECT
-    (SELECT count(*) FROM runs WHERE owner IS NOT NULL AND agent = ANY($1::text[]) AND pool = $2)
-    + (SELECT count(*) FROM runs
+    (SELECT count(*) FROM runs WHERE owner IS NOT NULL AND agent = ANY($1::text[]) AND pool = $2),
+    (SELECT count(*) FROM runs
         WHERE runnable AND owner IS NULL AND not_before IS NULL AND agent = ANY($1) AND pool = $2)
     + (SELECT count(*) FROM runs
         WHERE runnable AND owner IS NULL AND not_before IS NOT NULL AND agent = ANY($1) AND pool = $2),
-    (SELECT count(*) FROM runs WHERE status = 'paused' AND NOT runnable AND agent = ANY($1) AND pool = $2)
+    (SELECT count(*) FROM runs WHERE status = 'paused' AND NOT runnable AND agent = ANY($1) AND pool = $2),
+    (SELECT count(*) FROM approvals a JOIN runs r ON r.number = a.run WHERE a.open AND r.agent = ANY($1) AND r.pool = $2)
 
 -- name: to_erase
 SELECT tenant, id FROM runs WHERE agent = ANY($1::text[]) AND ended_at < $2 AND erased_at IS NULL

@@ -249,12 +249,14 @@ SELECT id FROM runs INDEXED BY runs_posted WHERE runnable = 1 AND owner IS NOT N
 
 -- name: counts
 SELECT
-    (SELECT count(*) FROM runs WHERE owner IS NOT NULL AND agent = :agent AND pool = :pool)
-    + (SELECT count(*) FROM runs
+    (SELECT count(*) FROM runs WHERE owner IS NOT NULL AND agent = :agent AND pool = :pool),
+    (SELECT count(*) FROM runs
         WHERE runnable = 1 AND owner IS NULL AND not_before IS NULL AND agent = :agent AND pool = :pool)
     + (SELECT count(*) FROM runs
         WHERE runnable = 1 AND owner IS NULL AND not_before IS NOT NULL AND agent = :agent AND pool = :pool),
-    (SELECT count(*) FROM runs WHERE status = 'paused' AND runnable = 0 AND agent = :agent AND pool = :pool)
+    (SELECT count(*) FROM runs WHERE status = 'paused' AND runnable = 0 AND agent = :agent AND pool = :pool),
+    (SELECT count(*) FROM approvals a JOIN runs r ON r.number = a.run
+        WHERE a.open = 1 AND r.agent = :agent AND r.pool = :pool)
 
 -- name: to_erase
 SELECT tenant, id, ended_at FROM runs WHERE agent = ? AND ended_at IS NOT NULL AND ended_at < ? AND erased_at IS NULL
