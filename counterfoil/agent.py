@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, cast
 
 from counterfoil.core.call import Caller
@@ -11,13 +11,54 @@ from counterfoil.core.errors import DefinitionError
 from counterfoil.core.events import Event
 from counterfoil.core.jsontext import JsonValue, clean_text, normal
 from counterfoil.core.limits import Limits
+from counterfoil.fallback import Fallback
 from counterfoil.hooks import Hooks
 from counterfoil.model import Model
 from counterfoil.policy import Policy
+from counterfoil.prices import Prices
 from counterfoil.registry import check_scheme, resolve
 from counterfoil.run import Run
 from counterfoil.runtime import Runtime
 from counterfoil.tool import Tool, as_tools
+
+
+class _Opened:
+    """One model of an agent, and how it is had."""
+
+    def __init__(self, agent: str, given: Model | str) -> None:
+        if isinstance(given, str):
+            check_scheme("model", given.partition(":")[0])
+        elif not callable(getattr(given, "respond", None)):
+            raise DefinitionError(
+                f"{agent}: expected a model with a method respond(request), got {type(given).__name__}"
+            )
+        self._text = given if isinstance(given, str) else None
+        self._made: Model | None = None if isinstance(given, str) else given
+
+    def model(self) -> Model:
+        """The model; made from its text on first use.
+
+        Raises:
+            DefinitionError: nothing is known under the text, or an extra is missing; the message says which.
+        """
+        if self._made is None:
+            scheme, _, rest = cast("str", self._text).partition(":")
+            self._made = cast("Model", resolve("model", scheme)(rest))
+        return self._made
+
+    async def close(self) -> None:
+        """Let go of what was made from text."""
+        if self._text is not None and self._made is not None:
+            made, self._made = self._made, None
+            close = getattr(made, "aclose", None)
+            if close is not None:
+                await close()
+
+    async def disconnect(self) -> None:
+        """Close the connections of this event loop."""
+        disconnect = getattr(self._made, "disconnect", None)
+        if disconnect is not None:
+            await disconnect()
 
 
 class Agent:
@@ -25,7 +66,8 @@ class Agent:
 
     Args:
         name: under which runs find it again; the same in every process.
-        model: an object with the Model protocol, or text such as ``"openai:NAME"``.
+        model: an object with the Model protocol, or text such as ``"openai:NAME"``; or a list of those, of which the
+            next is asked where one cannot answer now.
         instructions: the system text, or a function of a ToolContext that gives it for each turn.
         tools: tools, or plain functions.
         policy: rules on calls; None allows every call but those of tools marked ``needs_approval``.
@@ -34,6 +76,8 @@ class Agent:
         limits: budgets of each run; None: those of the Runtime.
         deps_type: the type of the deps; for readers and type checkers.
         parameters: settings for the provider, such as ``{"temperature": 0}``.
+        prices: by the model's name, money for a million tokens as ``{"input": 3, "cached_input": 0.3, "output": 15}``;
+            it gives the cost of turns whose provider tells none. None is built in.
 
     Raises:
         DefinitionError: it cannot be used as written; the message names the agent or the tool.
@@ -42,7 +86,7 @@ class Agent:
     def __init__(
         self,
         name: str,
-        model: Model | str | None = None,
+        model: Model | str | Sequence[Model | str] | None = None,
         instructions: str | Callable[..., Any] | None = None,
         tools: Sequence[Tool | Callable[..., Any]] = (),
         *,
@@ -53,6 +97,7 @@ class Agent:
         manages: Sequence[Agent] = (),
         deps_type: type | None = None,
         parameters: dict[str, JsonValue] | None = None,
+        prices: Mapping[str, Mapping[str, float]] | None = None,
     ) -> None:
         if not isinstance(name, str) or not name.strip():
             raise DefinitionError(f"Agent: expected a name that is not empty, got {name!r}")
@@ -62,11 +107,10 @@ class Agent:
             raise DefinitionError(f"{name}: no model; give one, such as model='openai:NAME'")
         if manages:
             raise DefinitionError(f"{name}: manages= needs a later version of Counterfoil; give each agent its own run")
-        if not isinstance(model, str) and not callable(getattr(model, "respond", None)):
-            kind = type(model).__name__
-            raise DefinitionError(f"{name}: expected a model with a method respond(request), got {kind}")
-        if isinstance(model, str):
-            check_scheme("model", model.partition(":")[0])
+        given = model if isinstance(model, (list, tuple)) else [model]
+        self._models = [_Opened(name, one) for one in cast("Sequence[Model | str]", given)]
+        if not self._models:
+            raise DefinitionError(f"{name}: no model; the list is empty")
         if policy is not None and not isinstance(policy, Policy):
             raise DefinitionError(f"{name}: expected a Policy, got {type(policy).__name__}; use Policy.from_toml(path)")
         self.name = name
@@ -79,7 +123,9 @@ class Agent:
         self.limits = limits
         self.deps_type = deps_type
         self.parameters = dict(parameters or {})
-        self._opened: Model | None = None if isinstance(model, str) else model
+        self.prices = None if prices is None else Prices(prices)
+        several = Fallback([one.model for one in self._models])
+        self.open_model: Callable[[], Model] = self._models[0].model if len(self._models) == 1 else lambda: several
         self._output: Any = None
         self.output_schema: dict[str, JsonValue] | None = None
         if output_type is not None:
@@ -93,24 +139,10 @@ class Agent:
         """Its tools."""
         return tuple(self.tool_map.values())
 
-    def open_model(self) -> Model:
-        """The model; made from its text on first use.
-
-        Raises:
-            DefinitionError: nothing is known under the text, or an extra is missing; the message says which.
-        """
-        if self._opened is None:
-            scheme, _, rest = cast("str", self.model).partition(":")
-            self._opened = cast("Model", resolve("model", scheme)(rest))
-        return self._opened
-
     async def close_model(self) -> None:
-        """Let go of a model that was made from its text, and of its connections; the next use makes it anew."""
-        if isinstance(self.model, str) and self._opened is not None:
-            opened, self._opened = self._opened, None
-            close = getattr(opened, "aclose", None)
-            if close is not None:
-                await close()
+        """Let go of models that were made from text, and of their connections; the next use makes them anew."""
+        for one in self._models:
+            await one.close()
 
     def parse_output(self, text: str) -> JsonValue:
         """The answer as the output type, as JSON.
@@ -146,9 +178,8 @@ class Agent:
             try:
                 return await self.run(prompt, **options)
             finally:
-                disconnect = getattr(self._opened, "disconnect", None)
-                if disconnect is not None:  # connections do not outlive their event loop
-                    await disconnect()
+                for one in self._models:  # connections do not outlive their event loop
+                    await one.disconnect()
 
         return asyncio.run(whole())
 

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import hashlib
 import inspect
-import math
+import logging
 from collections.abc import Callable, Sequence
 from types import AsyncGeneratorType
 from typing import Any, Protocol, cast
@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 from counterfoil.core import words
 from counterfoil.core.context import CHARS_PER_TOKEN, Fitter
 from counterfoil.core.entries import CallRecord, CancelEntry, TurnEntry
-from counterfoil.core.errors import ModelError
+from counterfoil.core.errors import DefinitionError, ModelError
 from counterfoil.core.events import TurnDelta
 from counterfoil.core.jsontext import JsonValue, clean_text, dumps, normal
 from counterfoil.core.limits import GUARD_SECONDS, MODEL_RETRIES, RETRY_AFTER_SECONDS, RETRY_SECONDS
@@ -25,8 +25,11 @@ from counterfoil.hooks import AfterModel, BeforeModel
 from counterfoil.leash import Leash
 from counterfoil.model import CallDelta, Model, ModelCall, ModelRequest, ModelTurn, ReasoningDelta, TextDelta
 from counterfoil.policy import Policy
+from counterfoil.prices import Prices, counted, priced
 from counterfoil.tool import Tool
 from counterfoil.writing import Writing
+
+log = logging.getLogger("counterfoil")
 
 
 class Driven(Protocol):
@@ -36,6 +39,7 @@ class Driven(Protocol):
     instructions: str | Callable[..., Any] | None
     policy: Policy | None
     parameters: dict[str, JsonValue]
+    prices: Prices | None
 
     @property
     def tool_map(self) -> dict[str, Tool]:
@@ -95,6 +99,8 @@ class Asking(Writing):
         """Some result was left out of a request to fit the context."""
         self._thought: list[str] = []
         """What the provider lets people see of the reasoning of the turn that is made now."""
+        self._discarded = NO_USAGE
+        """What answers cost that came to nothing; the next turn, or the run's end, puts it on record."""
         self._steady: Offered | None = None
         """The offer of every turn, while no tool decides for itself and nothing is kept apart."""
 
@@ -194,9 +200,13 @@ class Asking(Writing):
             await asked(hook, GUARD_SECONDS, seen)
         turn = await self._within(request)
         if turn is not None:
-            for hook in self.hooks.after_model:
-                made = AfterModel(self.env.caller, self.run.run_id, self.run.turns, turn)
-                await asked(hook, GUARD_SECONDS, made)
+            try:
+                for hook in self.hooks.after_model:
+                    made = AfterModel(self.env.caller, self.run.run_id, self.run.turns, turn)
+                    await asked(hook, GUARD_SECONDS, made)
+            except BaseException:
+                self._discard(turn.model, turn.usage)
+                raise
         return turn
 
     def _time_left(self) -> float | None:
@@ -265,8 +275,19 @@ class Asking(Writing):
             if self._interrupted:
                 self._interrupted = False
                 cast("asyncio.Task[Any]", self.task).uncancel()
+                if turn is not None:
+                    self._discard(turn.model, turn.usage)
                 turn = None
+            for model, usage in request.discarded:
+                self._discard(model, usage)
+            request.discarded = ()
         return turn
+
+    def _discard(self, model: str, usage: Usage) -> None:
+        try:
+            self._discarded += priced(counted(usage), model, self.agent.prices)
+        except Exception:  # of a model that is anybody's object; nobody can count it
+            log.exception("run %s: usage that cannot be counted", self.run.run_id)
 
     async def _stream(self, request: ModelRequest) -> ModelTurn | None:
         """What the model gives; its deltas go to whoever listens."""
@@ -292,17 +313,28 @@ class Asking(Writing):
             ModelError: it holds what is no part of a turn; a model may be anybody's object.
         """
         try:
-            usage, reasoning = turn.usage, turn.reasoning
-            return TurnEntry(
+            usage, reasoning, discarded = turn.usage, turn.reasoning, self._discarded
+            if usage is not NO_USAGE:
+                usage = counted(usage)
+                if self.agent.prices is not None or self.run.limits.cost is not None:
+                    must = self.run.limits.cost is not None
+                    usage = priced(usage, turn.model, self.agent.prices, must=must)
+            entry = TurnEntry(
                 run_id=self.run.run_id, thread_id=self.env.thread_id, at=self.effects.now(), step=self.run.turns,
                 text=clean_text(turn.text) if turn.text else "", calls=self._records(turn.calls, offer.names),
                 stop=turn.stop if type(turn.stop) is str else _text(turn.stop, "stop"),
-                usage=usage if usage is NO_USAGE else _counted(usage),
+                usage=usage, discarded=discarded,
                 model=turn.model if type(turn.model) is str else _text(turn.model, "model"),
                 offered=offer.digest, reasoning=None if reasoning is None else normal(reasoning),
                 thought=clean_text("".join(self._thought)) if self._thought else "",
             )  # fmt: skip  # rows by what belongs together
+            self._discarded = NO_USAGE
+            return entry
+        except DefinitionError:
+            self._discard(turn.model, turn.usage)
+            raise
         except Exception as e:
+            self._discard(turn.model, turn.usage)
             raise ModelError(f"the model gave a turn that cannot be used: {type(e).__name__}: {e}") from e
 
     def _records(self, calls: Sequence[ModelCall], names: frozenset[str]) -> tuple[CallRecord, ...]:
@@ -348,15 +380,6 @@ def _text(value: object, name: str) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{name} must be text, got {value!r:.80}")
     return str(value)
-
-
-def _counted(usage: Usage) -> Usage:
-    """The usage in numbers that every reader of the record takes."""
-    tokens = int(usage.input_tokens), int(usage.output_tokens), int(usage.cached_tokens)
-    cost, reasoning = float(usage.cost), int(usage.reasoning_tokens)
-    if min(*tokens, reasoning) < 0 or not 0 <= cost < math.inf:
-        raise ValueError(f"usage must be finite numbers of at least 0, got {usage!r:.200}")
-    return Usage(*tokens, cost, reasoning)
 
 
 def _call(fn: Callable[..., Any], context: Any) -> Any:

@@ -23,7 +23,7 @@ from counterfoil.core.jsontext import JsonValue, clean_text
 from counterfoil.core.record import CallState, Record
 from counterfoil.core.states import STATUS_OF, ending_call, limit_reached, next_expiry, unanimous
 from counterfoil.core.threads import view_of
-from counterfoil.core.turn import micros, moment
+from counterfoil.core.turn import NO_USAGE, micros, moment
 from counterfoil.eager import Starter
 from counterfoil.effects import Effects
 from counterfoil.ending import finish
@@ -295,9 +295,10 @@ class Drive(Asking):
         status = STATUS_OF[by]
         entry = EndedEntry(
             **self._head(), status=status, ended_by=by, ended_run=self.run.ended_run or (call.key if call else None),
-            answer=answer, output=output, reason=reason, seconds=self.run.seconds,
+            answer=answer, output=output, reason=reason, seconds=self.run.seconds, discarded=self._discarded,
         )  # fmt: skip  # as above
         await self.write([*before, entry], change=StatusChange(status, ended_by=by), exact=True)
+        self._discarded = NO_USAGE
         return status
 
     # the model

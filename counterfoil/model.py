@@ -40,6 +40,12 @@ class ModelRequest:
     """Positions in ``items`` of results that are shown as a pointer, to fit the context budget."""
     parameters: dict[str, JsonValue] = field(default_factory=dict)
     """The agent's own settings for the provider, such as temperature."""
+    discarded: tuple[tuple[str, Usage], ...] = ()
+    """Model and usage of answers that came to nothing; see `discard`."""
+
+    def discard(self, model: str, usage: Usage) -> None:
+        """Say what an answer has cost that breaks off: the run counts it, whatever becomes of the request."""
+        self.discarded += ((model, usage),)
 
     @property
     def items(self) -> Sequence[Item]:

@@ -180,6 +180,7 @@ class _StandIn:
         self.instructions = agent.instructions
         self.policy = agent.policy
         self.parameters = agent.parameters
+        self.prices = agent.prices
         self.tool_map = {name: _stand_in(tool, log) for name, tool in agent.tool_map.items()}
         self.output_schema = agent.output_schema
         self.parse_output: Callable[[str], JsonValue] = agent.parse_output

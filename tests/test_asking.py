@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from pydantic import BaseModel, field_validator
 
-from counterfoil import Agent, Hooks, tool
+from counterfoil import Agent, Hooks, Limits, tool
 from counterfoil.core.errors import ModelError
 from counterfoil.core.turn import Usage
 from counterfoil.model import ModelCall, ModelTurn, TextDelta
@@ -172,5 +172,91 @@ def test_a_providers_wish_to_wait_is_followed_unless_it_is_shorter_than_the_back
         async with place.open(Agent("desk", model=Busy(*wishes)), effects=effects) as runtime:
             run = await (await runtime.start("desk", "go")).wait()
         assert (run.status, effects.slept) == (status, slept)
+
+    go(main())
+
+
+class Lost:
+    """A model whose first answers break off when the server has told what they cost."""
+
+    def __init__(self, *ends):
+        self.ends = list(ends)
+        self.gate = asyncio.Event()
+
+    async def respond(self, request):
+        if self.ends:
+            end = self.ends.pop(0)
+            try:
+                if end is None:
+                    self.gate.set()
+                    await asyncio.Event().wait()
+                raise end
+            finally:
+                request.discard("m", Usage(100, 7, 20))
+        yield ModelTurn("fine", usage=Usage(10, 2), model="m")
+
+
+@both
+@law("5.limit")
+def test_what_an_answer_cost_that_broke_off_counts_for_the_run_and_its_limits(place):
+    async def main():
+        desk = Agent("desk", model=Lost(ModelError("lost", retryable=True)), limits=Limits(tokens=119))
+        async with place.open(desk, effects=FrozenEffects()) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+            assert (run.answer, run.usage) == ("fine", Usage(110, 9, 20))
+            assert (await runtime.get(run.id)).usage == run.usage
+            assert (await runtime.verify()).ok
+
+    go(main())
+
+
+@both
+def test_what_answers_cost_counts_where_no_turn_followed(place):
+    async def main():
+        desk = Agent("desk", model=Lost(*[ModelError("lost", retryable=True)] * 3))
+        async with place.open(desk, effects=FrozenEffects()) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+            assert (run.status, run.usage) == ("failed", Usage(300, 21, 60))
+            assert (await runtime.get(run.id)).usage == run.usage
+
+    go(main())
+
+
+@both
+def test_what_an_answer_cost_that_was_cancelled_counts(place):
+    async def main():
+        model = Lost(None)
+        async with place.open(Agent("desk", model=model)) as runtime:
+            run = await runtime.start("desk", "go")
+            await model.gate.wait()
+            await run.cancel()
+            await run.wait()
+            assert (run.status, run.usage) == ("cancelled", Usage(100, 7, 20))
+
+    go(main())
+
+
+@both
+def test_what_an_answer_cost_that_took_too_long_counts(place):
+    async def main():
+        async with place.open(Agent("desk", model=Lost(None), limits=Limits(seconds=0.05))) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+            assert (run.status, run.usage) == ("limited", Usage(100, 7, 20))
+
+    go(main())
+
+
+@both
+def test_a_turn_that_a_guard_refuses_or_that_cannot_be_used_has_cost_what_it_did(place):
+    def no(made):
+        raise RuntimeError("no")
+
+    async def main():
+        guarded = Agent("desk", model=Lost(), hooks=Hooks(after_model=no))
+        odd = Agent("odd", model=Given(ModelTurn(5, (), usage=Usage(10, 2))))
+        for desk in (guarded, odd):
+            async with place.open(desk) as runtime:
+                run = await (await runtime.start(desk.name, "go")).wait()
+                assert (run.status, run.steps, run.usage) == ("failed", 0, Usage(10, 2))
 
     go(main())

@@ -17,11 +17,14 @@ from counterfoil.adapters.models.shared.waiting import retry_after
 from counterfoil.core.call import Offer
 from counterfoil.core.content import Audio, File, Image, Json, Link, Text
 from counterfoil.core.entries import CallRecord
+from counterfoil.core.errors import ModelError
 from counterfoil.core.jsontext import clean_text, normal
 from counterfoil.core.result import ToolResult, seal
+from counterfoil.core.turn import Usage
 from counterfoil.model import ModelRequest
-from counterfoil.testing.fake_server import Play
-from counterfoil.testing.model_bench import HOSTILE, KEY, PNG, result, said, turn
+from counterfoil.testing.fake_openai import chunk, usage
+from counterfoil.testing.fake_server import Chunks, Play
+from counterfoil.testing.model_bench import HOSTILE, KEY, PNG, request, result, said, turn
 from counterfoil.transcripts import Transcript, import_messages
 from tests.helpers import go
 from tests.marks import case, law
@@ -272,3 +275,39 @@ def test_how_long_a_server_asks_to_wait(headers: dict[str, str], seconds: float 
 )
 def test_the_kind_of_a_medium_is_that_of_its_bytes(data: bytes, kind: str | None) -> None:
     assert kind_of(data) == kind
+
+
+SPENT = {
+    "anthropic": (Play("half", usage=Usage(700, 30, 500), then="drop"), Usage(700, 1, 500)),
+    "google": (Play("half", usage=Usage(700, 30, 500), then="drop"), Usage(700)),
+    "openai": (
+        Chunks([
+            {
+                "type": "response.failed",
+                "response": {
+                    "status": "failed",
+                    "error": {"code": "server_error", "message": "overloaded"},
+                    "usage": {"input_tokens": 700, "output_tokens": 30, "input_tokens_details": {"cached_tokens": 500}},
+                },
+            }
+        ]),
+        Usage(700, 30, 500),
+    ),
+    "openai-chat": (Chunks([chunk({"content": "half"}), usage(700, 30, 500)], "drop"), Usage(700, 30, 500)),
+}  # fmt: skip  # what each wire tells before an answer breaks off
+
+
+@pytest.mark.parametrize("wire", SPENT)
+def test_what_a_wire_has_told_of_the_cost_before_its_answer_breaks_off_is_kept(wire):
+    async def main():
+        reply, spent = SPENT[wire]
+        async with WIRES[wire].fake([reply], key=KEY) as server:
+            model = WIRES[wire].model(server.base_url, KEY)
+            asked = request()
+            with pytest.raises(ModelError) as caught:
+                [event async for event in model.respond(asked)]
+            await model.aclose()
+        assert caught.value.retryable
+        assert asked.discarded == ((model.model, spent),)
+
+    go(main())

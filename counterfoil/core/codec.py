@@ -135,12 +135,17 @@ def _turn(f: Fields, c: JsonValue) -> Entry:
         text=text,
         calls=tuple(_call(call, raw) for call, raw in zip(calls, raws, strict=True)),
         stop=cast("str", f["stop"]),
-        usage=NO_USAGE if f["usage"] is None else Usage(*cast("list[int]", f["usage"])),
+        usage=_usage(f["usage"]),
+        discarded=_usage(f.get("discarded")),
         model=cast("str", f["model"]),
         offered=cast("str", f["offered"]),
         reasoning=reasoning[0] if reasoning else None,
         thought=cast("str", reasoning[1]) if len(reasoning) > 1 else "",
     )
+
+
+def _usage(given: JsonValue) -> Usage:
+    return NO_USAGE if given is None else Usage(*cast("list[int]", given))
 
 
 def _call(call: list[str], raw: str) -> CallRecord:
@@ -169,6 +174,7 @@ def _ended(f: Fields, c: JsonValue) -> Entry:
         output=output,
         reason=reason,
         seconds=cast("float", f["seconds"]),
+        discarded=_usage(f.get("discarded")),
     )
 
 

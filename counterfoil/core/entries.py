@@ -164,6 +164,8 @@ class TurnEntry(Entry):
     stop: str
     """end, calls, length, refusal or other."""
     usage: Usage = NO_USAGE
+    discarded: Usage = NO_USAGE
+    """What answers to the same request cost that came to nothing: they broke off, and it was asked again."""
     model: str = ""
     offered: str = ""
     """Digest of the tools that were offered."""
@@ -197,10 +199,10 @@ class TurnEntry(Entry):
         facts["calls"] = [c.facts() for c in self.calls]
         if self.stop != "calls":
             facts["stop"] = self.stop
-        u = self.usage
-        if u is not NO_USAGE:
-            more = [u.reasoning_tokens] if u.reasoning_tokens else []
-            facts["usage"] = [u.input_tokens, u.output_tokens, u.cached_tokens, u.cost, *more]
+        if self.usage is not NO_USAGE:
+            facts["usage"] = [*self.usage.facts()]
+        if self.discarded is not NO_USAGE:
+            facts["discarded"] = [*self.discarded.facts()]
         if self.model:
             facts["model"] = self.model
         if self.head:
@@ -256,12 +258,17 @@ class EndedEntry(Entry):
     """For people: which limit, which error, why cancelled."""
     seconds: float = 0.0
     """Seconds of work, pauses excluded."""
+    discarded: Usage = NO_USAGE
+    """What answers cost that came to nothing, and after which no turn followed."""
 
     def facts(self) -> Fields:
-        return {
+        facts: Fields = {
             **Entry.facts(self), "status": self.status, "endedBy": self.ended_by, "seconds": self.seconds,
             "endedRun": list(self.ended_run) if self.ended_run else None,
         }  # fmt: skip  # as above
+        if self.discarded is not NO_USAGE:
+            facts["discarded"] = [*self.discarded.facts()]
+        return facts
 
     def content(self) -> bytes:
         return dumps([self.answer, self.output, self.reason])

@@ -134,9 +134,14 @@ class ModelError(OperatorError):
         message: for the operator; holds no secret.
         retryable: whether asking again may help.
         retry_after: seconds that the provider asks to wait before that; None where it says nothing.
+        elsewhere: whether another provider may answer although asking this one again does not help, as where a quota
+            is used up.
     """
 
-    def __init__(self, message: str, *, retryable: bool = False, retry_after: float | None = None) -> None:
+    def __init__(
+        self, message: str, *, retryable: bool = False, retry_after: float | None = None, elsewhere: bool = False
+    ) -> None:
         super().__init__(message)
+        self.elsewhere = elsewhere
         self.retryable = retryable
         self.retry_after = retry_after

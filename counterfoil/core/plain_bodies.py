@@ -27,16 +27,16 @@ def _turn(e: TurnEntry) -> tuple[bytes, bytes] | None:
         raws.append(quoted(c.raw))
     if e.thread_id is not None or e.reasoning is not None or e.thought or not calls or not e.sequence:
         return None
+    if e.discarded is not NO_USAGE:
+        return None
     body = (
         f'{{"kind":"turn","run":{quoted(e.run_id)},"at":{e.at},"seq":{e.sequence},"step":{e.step},'
         f'"offered":{quoted(e.offered)},"calls":[{",".join(calls)}]'
     )
     if e.stop != "calls":
         body += f',"stop":{quoted(e.stop)}'
-    u = e.usage
-    if u is not NO_USAGE:
-        more = [u.reasoning_tokens] if u.reasoning_tokens else []
-        body += f',"usage":{dumps([u.input_tokens, u.output_tokens, u.cached_tokens, u.cost, *more]).decode()}'
+    if e.usage is not NO_USAGE:
+        body += f',"usage":{dumps([*e.usage.facts()]).decode()}'
     if e.model:
         body += f',"model":{quoted(e.model)}'
     if e.text:

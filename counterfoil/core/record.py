@@ -183,8 +183,8 @@ class Record:
 
     def _turn(self, run: RunState, entry: TurnEntry) -> None:
         run.turns += 1
-        if entry.usage is not NO_USAGE:
-            run.usage = run.usage + entry.usage
+        if entry.usage is not NO_USAGE or entry.discarded is not NO_USAGE:
+            run.usage = run.usage + entry.usage + entry.discarded
         run.last_turn = entry
         run.batch = batch = [CallState(entry, i, c) for i, c in enumerate(entry.calls)]
         run.open = len(batch)
@@ -245,6 +245,7 @@ class Record:
     def _ended(self, run: RunState, entry: EndedEntry) -> None:
         run.status = entry.status
         run.ended = entry
+        run.usage = run.usage if entry.discarded is NO_USAGE else run.usage + entry.discarded
         run.log.append(entry)
         run.ended_run = run.ended_run or entry.ended_run
 

@@ -106,6 +106,11 @@ class Usage:
             self.reasoning_tokens + other.reasoning_tokens,
         )
 
+    def facts(self) -> tuple[float, ...]:
+        """As a body holds it: its numbers in their order, the last left out where it is 0."""
+        most = self.input_tokens, self.output_tokens, self.cached_tokens, self.cost
+        return (*most, self.reasoning_tokens) if self.reasoning_tokens else most
+
     @property
     def tokens(self) -> int:
         """Input and output together."""

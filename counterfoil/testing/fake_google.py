@@ -56,6 +56,7 @@ class FakeGoogle(FakeServer):
     path = "/v1/models"
     base = ""
     objects = True
+    alive = "\n\n"  # the SDK takes no comments
 
     def __init__(
         self, script: Iterable[Script] = (), *, key: str | None = None, signs: bool = False, forms: bool = True

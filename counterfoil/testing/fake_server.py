@@ -8,18 +8,21 @@ of methods: where it listens, what its replies look like, which rules hold, and 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, ClassVar, Literal, Self, TypeAlias
+from typing import Any, ClassVar, Final, Literal, Self, TypeAlias
 
 from counterfoil.core.turn import Usage
 
-Then: TypeAlias = Literal["done", "end", "drop", "hang"]
-"""What follows a stream: its proper end, the end of the body without that, a connection that is torn down, or nothing
-until the client goes away."""
+Then: TypeAlias = Literal["done", "end", "drop", "hang", "tick"]
+"""What follows a stream: its proper end, the end of the body without that, a connection that is torn down, nothing
+until the client goes away, or until then signs of life that are no events."""
+TICK: Final = 0.02
+"""Seconds between two signs of life."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ class Play:
     pieces: int = 2
     """Pieces in which text and arguments are streamed."""
     then: Then = "done"
-    """``drop`` and ``hang`` come before the end of the turn."""
+    """``drop``, ``hang`` and ``tick`` come before the end of the turn."""
     reasoning: str = ""
     """What the model thinks first, on wires that show it; there it comes with an opaque item that holds it too."""
 
@@ -70,7 +73,12 @@ class Refusal:
     """The error's ``code`` in the body."""
 
 
-Reply: TypeAlias = "Play | Chunks | Whole | Refusal"
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """No answer at all until the client goes away."""
+
+
+Reply: TypeAlias = "Play | Chunks | Whole | Refusal | Silence"
 Script: TypeAlias = "Reply | Callable[[dict[str, Any]], Reply]"
 """A reply, or a function of the request's body that gives one."""
 
@@ -134,6 +142,8 @@ class FakeServer(ABC):
     """What a client is given as the path of its base URL."""
     ending: ClassVar[str | None] = None
     """The data of the event that ends a stream properly, beside those of the turn itself."""
+    alive: ClassVar[str] = ": alive\n\n"
+    """A sign of life that is no event."""
     objects: ClassVar[bool] = False
     """The arguments of calls are JSON objects on the wire and not text, so that broken ones cannot come."""
 
@@ -146,9 +156,9 @@ class FakeServer(ABC):
         self.asked: list[Asked] = []
         """Every request, refused ones included."""
         self.streaming = asyncio.Event()
-        """Set when the last chunk of a reply that hangs was sent."""
+        """Set when all was sent of a reply that waits for the client to go away."""
         self.gone = asyncio.Event()
-        """Set when a client closed its connection amid a reply that hangs."""
+        """Set when the client of such a reply closed its connection."""
 
     # what a wire says of itself
 
@@ -252,6 +262,8 @@ class FakeServer(ABC):
             case Refusal():
                 body = self.error_body(reply, fault.param if fault else None)
                 await _send(writer, f"{reply.status} Refused", body, reply.headers)
+            case Silence():
+                await self._wait_for_end(reader)
             case Whole():
                 await _send(writer, "200 OK", reply.body, {})
             case Play():
@@ -305,14 +317,29 @@ class FakeServer(ABC):
         if then == "drop":
             writer.transport.abort()
         elif then == "hang":
-            self.streaming.set()
-            await reader.read()  # until the client closes
-            self.gone.set()
+            await self._wait_for_end(reader)
+        elif then == "tick":
+            ticks = asyncio.create_task(_tick(writer, self.alive.encode()))
+            await self._wait_for_end(reader)
+            ticks.cancel()
         else:
             if then == "done" and self.ending is not None:
                 await _event(writer, self.ending)
             writer.write(b"0\r\n\r\n")
             await writer.drain()
+
+    async def _wait_for_end(self, reader: asyncio.StreamReader) -> None:
+        self.streaming.set()
+        with contextlib.suppress(ConnectionError):  # it had not read all
+            await reader.read()  # until the client closes
+        self.gone.set()
+
+
+async def _tick(writer: asyncio.StreamWriter, data: bytes) -> None:
+    while True:
+        writer.write(b"%x\r\n%s\r\n" % (len(data), data))
+        await writer.drain()
+        await asyncio.sleep(TICK)
 
 
 async def _event(writer: asyncio.StreamWriter, piece: Mapping[str, Any] | str) -> None:

@@ -22,8 +22,8 @@ from counterfoil.core.turn import AuthorType
 from counterfoil.model import Item, Model, ModelEvent, ModelRequest, ModelTurn
 from counterfoil.testing.fake_server import Asked, FakeServer, Script, Told
 
-MakeModel = Callable[[str, str], Model]
-"""A model of a base URL and a key."""
+MakeModel = Callable[..., Model]
+"""A model of a base URL and a key; where it takes ``timeout`` too, the suite tests what becomes of silence."""
 
 KEY: Final = "sk-canary-5d1c7a0e93b24f68"
 """The key; no text of ours may hold it or a part of it."""
@@ -165,9 +165,9 @@ class ModelBench:
         """A function that starts the fake with a script, and a model that asks it."""
 
         @asynccontextmanager
-        async def start(*script: Script, key: str = KEY) -> AsyncIterator[At]:
+        async def start(*script: Script, key: str = KEY, **settings: Any) -> AsyncIterator[At]:
             async with fake(script, key=KEY) as server:
-                model = make_model(server.base_url, key)
+                model = make_model(server.base_url, key, **settings)
                 try:
                     yield At(server, model)
                 finally:

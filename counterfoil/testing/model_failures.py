@@ -1,6 +1,6 @@
 """The model suite: what goes wrong on the way, and who goes away."""
 
-# ruff: noqa: S101  # tests, as those in tests/
+# ruff: noqa: S101, PLR2004  # tests, as those in tests/
 
 from __future__ import annotations
 
@@ -10,11 +10,23 @@ from typing import Any
 import pytest
 
 from counterfoil.agent import Agent
+from counterfoil.core.turn import NO_USAGE, Usage
 from counterfoil.model import TextDelta
-from counterfoil.testing.fake_server import FakeServer, Play, Refusal, rate_limit
-from counterfoil.testing.model_bench import KEY, MakeModel, ModelBench, Serve, awaited, causes, request
+from counterfoil.run import Run
+from counterfoil.runtime import Runtime
+from counterfoil.testing.effects import FrozenEffects
+from counterfoil.testing.fake_server import FakeServer, Play, Refusal, Silence, rate_limit
+from counterfoil.testing.model_bench import KEY, At, MakeModel, ModelBench, Serve, awaited, causes, request
 
 HALF = Play("half", pieces=1, then="hang")
+SPENT = Usage(700, 30, 500)
+
+
+async def driven(at: At, **settings: Any) -> tuple[Run, FrozenEffects]:
+    """A run on the wire that waits in no real time."""
+    effects = FrozenEffects()
+    async with Runtime("memory://", agents=[Agent("desk", at.model, **settings)], effects=effects) as runtime:
+        return await (await runtime.start("desk", "Go")).wait(), effects
 
 
 class FailureTests(ModelBench):
@@ -23,7 +35,7 @@ class FailureTests(ModelBench):
     @pytest.mark.parametrize(
         ("status", "retryable"),
         [
-            *((status, False) for status in (400, 401, 403, 404, 422)),
+            *((status, False) for status in (400, 401, 402, 403, 404, 422)),
             *((status, True) for status in (408, 429, 500, 502, 503, 529)),
         ],
     )
@@ -36,6 +48,7 @@ class FailureTests(ModelBench):
             assert str(status) in str(error)
             assert "the server's own words" in str(error)
             assert error.retry_after is None
+            assert error.elsewhere is (status in (402, 429)), "a quota of this provider's"
 
         main()
 
@@ -135,8 +148,6 @@ class FailureTests(ModelBench):
     @awaited
     async def test_cancelling_the_run_closes_the_connection(self, serve: Serve) -> None:
         async with serve(HALF) as at:
-            from counterfoil.runtime import Runtime
-
             agent = Agent("desk", at.model)
             async with Runtime("memory://", agents=[agent]) as runtime:
                 run = await runtime.start("desk", "Go")
@@ -145,3 +156,78 @@ class FailureTests(ModelBench):
                 await run.wait()
                 assert run.status == "cancelled"
                 await at.server.gone.wait()
+
+    @pytest.mark.parametrize(
+        "reply",
+        [
+            pytest.param(Silence(), id="no answer"),
+            pytest.param(HALF, id="silence amid the answer"),
+            pytest.param(Play("half", pieces=1, then="tick"), id="signs of life alone"),
+        ],
+    )
+    def test_a_server_that_is_silent_is_left_in_time_and_may_come_back(self, serve: Serve, reply: Any) -> None:
+        @awaited
+        async def main() -> None:
+            try:
+                serving = serve(reply, timeout=0.2)
+                at = await serving.__aenter__()
+            except TypeError:
+                pytest.skip("make_model takes no timeout")
+            try:
+                error = await at.refused()
+                assert error.retryable
+                assert "in time" in str(error)
+                await at.server.gone.wait()
+            finally:
+                await serving.__aexit__(None, None, None)
+
+        main()
+
+    @awaited
+    async def test_cancelling_before_the_answer_begins_closes_the_connection(self, serve: Serve) -> None:
+        async with serve(Silence()) as at:
+            task = asyncio.create_task(at.turn())
+            await at.server.streaming.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await at.server.gone.wait()
+
+    @awaited
+    async def test_a_run_asks_again_for_what_may_pass_and_records_one_turn(self, serve: Serve) -> None:
+        async with serve(rate_limit(7), Play("half", then="drop"), Play("fine")) as at:
+            run, effects = await driven(at)
+            assert len(at.server.asked) == 3
+        assert (run.status, run.answer, run.steps) == ("completed", "fine", 1)
+        assert effects.slept == [7, 1.0]
+
+    @awaited
+    async def test_a_run_asks_only_twice_again_and_never_what_stays(self, serve: Serve) -> None:
+        async with serve(*[Refusal(503, "down")] * 3, Refusal(400, "no"), Play("fine")) as at:
+            out, _ = await driven(at)
+            assert len(at.server.asked) == 3
+            wrong, _ = await driven(at)
+            assert len(at.server.asked) == 4
+        assert [(run.status, run.steps) for run in (out, wrong)] == [("failed", 0), ("failed", 0)]
+
+    @awaited
+    async def test_after_a_turn_is_on_record_only_the_next_one_is_asked_for(self, serve: Serve) -> None:
+        async with serve(Play(calls=[("c1", "gone", "{}")]), Play("half", then="drop"), Play("fine")) as at:
+            run, _ = await driven(at)
+            last, before = at.server.asked[-1].body, at.server.asked[-2].body
+        assert (run.answer, run.steps, len(run.calls)) == ("fine", 2, 1)
+        assert last == before
+
+    @awaited
+    async def test_what_a_broken_answer_has_cost_counts(self, serve: Serve) -> None:
+        async with serve(Play("half", usage=SPENT, then="drop"), Play("fine", usage=SPENT)) as at:
+            asked = request()
+            await at.refused(asked)
+            told = sum((usage for _, usage in asked.discarded), start=NO_USAGE)
+            assert (await at.turn(asked)).usage == SPENT
+            assert sum((usage for _, usage in asked.discarded), start=NO_USAGE) == told, "a turn is not discarded"
+            at.server.add(Play("half", usage=SPENT, then="drop"), Play("fine", usage=SPENT))
+            run, _ = await driven(at)
+        # Some wires tell the input at the beginning, others all at the end.
+        assert told.input_tokens in (0, 700)
+        assert run.usage == SPENT + told

@@ -202,7 +202,7 @@ class Answer:
                 for c in calls
             ),
             stop="calls" if stop == "end" and calls else stop,
-            usage=self._spent(),
+            usage=self.spent(),
             model=self._model,
             reasoning=self._kept(origin),
         )
@@ -218,8 +218,8 @@ class Answer:
                 out.append(kept)
         return tagged(WIRE, origin, out) if worth else None
 
-    def _spent(self) -> Usage:
-        """What the turn cost. The API counts what came from a cache, or went into it, beside the other input."""
+    def spent(self) -> Usage:
+        """What the turn has cost. The API counts what came from a cache, or went into it, beside the other input."""
         read, written = self._count("cache_read_input_tokens"), self._count("cache_creation_input_tokens")
         details = self._usage.get("output_tokens_details")
         thought = details.get("thinking_tokens") if isinstance(details, dict) else 0

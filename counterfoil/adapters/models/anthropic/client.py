@@ -80,17 +80,18 @@ class AnthropicMessages(SdkModel):
         super().__init__(model, **settings)
         self._settings = Settings(stream=stream, media=media, strict=strict, formats=formats)
 
-    async def respond(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+    def respond(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         """The model's answer as it comes, the finished turn last; see `SdkModel.events`."""
         client = self.client()
         origin = self._origin(client)
         name = answer_tool(request, self._settings)
         answer = Answer(self.model, name)
-        async with aclosing(self.events(client, lambda: self._body(request, origin, name), answer)) as events:
-            async for event in events:
-                yield event
-        turn = answer.turn(origin)
-        yield turn if name is None else _unwrapped(turn, request)
+
+        def finish() -> ModelTurn:
+            turn = answer.turn(origin)
+            return turn if name is None else _unwrapped(turn, request)
+
+        return self.answered(request, client, lambda: self._body(request, origin, name), answer, finish)
 
     def _body(self, request: ModelRequest, origin: str, answer: str | None) -> dict[str, Any]:
         ours = body_of(self.model, request, self._settings, origin)

@@ -17,6 +17,7 @@ from anthropic import (
 from counterfoil.adapters.models.shared.failures import (
     OURS,
     RETRYABLE,
+    USED_UP,
     secrets_of,
     servers_word,
     shown,
@@ -37,6 +38,7 @@ _USED_UP: Final = frozenset({
 def failure_of(error: Exception, client: AsyncAnthropic) -> ModelError:
     """The error for the operator: what happened, and what the server said of it."""
     wait: float | None = None
+    elsewhere = False
     match error:
         case APIStatusError(status_code=200):  # the stream had begun
             text = f"the server broke the answer off: {words_of(said(error))}"
@@ -46,7 +48,7 @@ def failure_of(error: Exception, client: AsyncAnthropic) -> ModelError:
             text = f"the server answered {error.status_code}: {words_of(said(error))}"
             if wait is not None:
                 text += f" (it asks to wait {wait:g} s)"
-            retryable = _may_help(error)
+            retryable, elsewhere = _may_help(error), error.status_code in USED_UP
         case APITimeoutError():
             text, retryable = "the server did not answer in time", True
         case APIConnectionError():
@@ -57,7 +59,7 @@ def failure_of(error: Exception, client: AsyncAnthropic) -> ModelError:
             text, retryable = f"the client could not ask ({type(error).__name__})", False
         case _:
             text, retryable = f"the server sent what cannot be read ({type(error).__name__})", True
-    return ModelError(_shown(text, error, client), retryable=retryable, retry_after=wait)
+    return ModelError(_shown(text, error, client), retryable=retryable, retry_after=wait, elsewhere=elsewhere)
 
 
 def cannot_send(error: Exception, client: AsyncAnthropic) -> ModelError:

@@ -123,6 +123,10 @@ class Answer:
         self._layout.append({"type": "call"})
         return CallDelta(len(self._calls) - 1, name or None, said)
 
+    def spent(self) -> Usage:
+        """What the turn has cost."""
+        return _usage(self._usage)
+
     def turn(self, origin: str) -> ModelTurn:
         """The finished turn; its signatures are ``origin``'s."""
         stop: StopReason = _STOP.get(self.finish, "other")
@@ -135,7 +139,7 @@ class Answer:
             text=str(self._text),
             calls=tuple(self._calls),
             stop=stop,
-            usage=_usage(self._usage),
+            usage=self.spent(),
             model=self._model,
             reasoning=tagged(WIRE, origin, [*self._layout]) if signed else None,
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import quote, urlsplit
@@ -28,7 +27,7 @@ from counterfoil.adapters.models.shared.opaque import origin_of
 from counterfoil.adapters.models.shared.sdk_model import SdkModel, opened
 from counterfoil.core.errors import DefinitionError, ModelError
 from counterfoil.core.jsontext import JsonValue, loads
-from counterfoil.model import ModelEvent, ModelRequest
+from counterfoil.model import ModelEvent, ModelRequest, ModelTurn
 
 TIMEOUT: Final = 600.0
 """Seconds; the SDK itself would wait for ever."""
@@ -91,17 +90,18 @@ class GoogleGemini(SdkModel):
         self._stream = stream
         self._settings = Settings(media=takes_media(model) if media is None else media)
 
-    async def respond(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+    def respond(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         """The model's answer as it comes, the finished turn last; see `SdkModel.events`."""
         client = self.client()
         origin = self._origin(client)
         answer = Answer(self.model, names_back(offer.name for offer in request.tools))
-        async with aclosing(self.events(client, lambda: self._body(request, origin), answer)) as events:
-            async for event in events:
-                yield event
-        if answer.failed is not None:
-            raise failures.broken_off(answer.failed, client)
-        yield answer.turn(origin)
+
+        def finish() -> ModelTurn:
+            if answer.failed is not None:
+                raise failures.broken_off(answer.failed, client)
+            return answer.turn(origin)
+
+        return self.answered(request, client, lambda: self._body(request, origin), answer, finish)
 
     def _body(self, request: ModelRequest, origin: str) -> dict[str, Any]:
         body = body_of(request, self._settings, origin)

@@ -10,7 +10,15 @@ from typing import Any, Final
 
 from google.genai.errors import APIError
 
-from counterfoil.adapters.models.shared.failures import OURS, RETRYABLE, secrets_of, shown, why_not_sent, words_of
+from counterfoil.adapters.models.shared.failures import (
+    OURS,
+    RETRYABLE,
+    USED_UP,
+    secrets_of,
+    shown,
+    why_not_sent,
+    words_of,
+)
 from counterfoil.adapters.models.shared.waiting import retry_after
 from counterfoil.core.errors import ModelError
 
@@ -31,6 +39,7 @@ _PASSES: Final = frozenset({"RESOURCE_EXHAUSTED", "UNAVAILABLE", "INTERNAL", "DE
 def failure_of(error: Exception, client: Any) -> ModelError:
     """The error for the operator: what happened, and what the server said of it."""
     wait: float | None = None
+    elsewhere = False
     match error:
         case APIError():
             body = _body(error.details)
@@ -38,7 +47,7 @@ def failure_of(error: Exception, client: Any) -> ModelError:
             text = f"the server answered {error.code}: {words_of(body.get('message'))}"
             if wait is not None:
                 text += f" (it asks to wait {wait:g} s)"
-            retryable = _may_help(error.code, body)
+            retryable, elsewhere = _may_help(error.code, body), error.code in USED_UP
         case _ if isinstance(error, _IN_TIME):
             text, retryable = "the server did not answer in time", True
         case _ if isinstance(error, LOST):
@@ -47,7 +56,7 @@ def failure_of(error: Exception, client: Any) -> ModelError:
             text, retryable = f"the connection failed ({cause})", cause not in OURS | {"InvalidURL"}
         case _:
             text, retryable = f"the server sent what cannot be read ({type(error).__name__})", True
-    return ModelError(_shown(text, client), retryable=retryable, retry_after=wait)
+    return ModelError(_shown(text, client), retryable=retryable, retry_after=wait, elsewhere=elsewhere)
 
 
 def broken_off(said: Mapping[str, Any], client: Any) -> ModelError:

@@ -107,6 +107,10 @@ class Answer:
             return [item for item in whole if isinstance(item, dict)]
         return list(self._items.values())
 
+    def spent(self) -> Usage:
+        """What the turn has cost; the wire says it at its end."""
+        return _usage(self._response.get("usage"))
+
     def turn(self, origin: str) -> ModelTurn:
         """The finished turn; its reasoning is ``origin``'s."""
         output = self._output()
@@ -124,7 +128,7 @@ class Answer:
                 for c in calls
             ),
             stop=stop,
-            usage=_usage(self._response.get("usage")),
+            usage=self.spent(),
             model=self._response.get("model") or self._model,
             reasoning=tagged(WIRE, origin, [*layout]) if worth else None,
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import aclosing
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,7 +15,7 @@ from counterfoil.adapters.models.shared.openai_errors import broken_off
 from counterfoil.adapters.models.shared.openai_sdk import OpenAIModel
 from counterfoil.adapters.models.shared.sdk_model import opened
 from counterfoil.adapters.models.shared.strict import Dialect
-from counterfoil.model import ModelEvent, ModelRequest
+from counterfoil.model import ModelEvent, ModelRequest, ModelTurn
 
 
 def open_model(spec: str, **settings: Any) -> OpenAIResponses:
@@ -63,17 +62,18 @@ class OpenAIResponses(OpenAIModel):
         self._settings = Settings(stream=stream, media=media, dialect=Dialect(strict=strict, said=True))
         self._encrypts = True
 
-    async def respond(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+    def respond(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         """The model's answer as it comes, the finished turn last; see `SdkModel.events`."""
         client = self.client()
         origin = self._origin(client)
         answer = Answer(self.model)
-        async with aclosing(self.events(client, lambda: self._body(request, origin), answer)) as events:
-            async for event in events:
-                yield event
-        if answer.failed is not None:
-            raise broken_off(answer.failed, client)
-        yield self._settings.dialect.restored(answer.turn(origin), request)
+
+        def finish() -> ModelTurn:
+            if answer.failed is not None:
+                raise broken_off(answer.failed, client)
+            return self._settings.dialect.restored(answer.turn(origin), request)
+
+        return self.answered(request, client, lambda: self._body(request, origin), answer, finish)
 
     def _body(self, request: ModelRequest, origin: str) -> dict[str, Any]:
         body = body_of(self.model, request, self._settings, origin)

@@ -134,6 +134,10 @@ class Answer:
         if piece := self._text.rest():
             yield TextDelta(piece)
 
+    def spent(self) -> Usage:
+        """What the turn has cost."""
+        return self._usage
+
     def turn(self) -> ModelTurn:
         """The finished turn."""
         stop = _STOP.get(self.finish, "other")

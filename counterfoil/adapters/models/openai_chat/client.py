@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import aclosing
 from typing import Any
 
 from counterfoil.adapters.models.openai_chat.answer import Answer
@@ -49,14 +48,12 @@ class OpenAIChat(OpenAIModel):
         super().__init__(model, **settings)
         self._dialect = Dialect(strict=strict)
 
-    async def respond(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+    def respond(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         """The model's answer as it comes, the finished turn last; see `SdkModel.events`."""
         client = self.client()
         answer = Answer(self.model)
-        async with aclosing(self.events(client, lambda: self._body(request), answer)) as events:
-            async for event in events:
-                yield event
-        yield self._dialect.restored(answer.turn(), request)
+        finish = lambda: self._dialect.restored(answer.turn(), request)  # noqa: E731  # a name for one of five
+        return self.answered(request, client, lambda: self._body(request), answer, finish)
 
     def _body(self, request: ModelRequest) -> dict[str, Any]:
         body = self.with_parameters(body_of(self.model, request, self._dialect), request.parameters)

@@ -8,6 +8,8 @@ from typing import Final
 
 RETRYABLE: Final = frozenset({408, 409, 429})
 """Statuses below 500 with which asking again may help."""
+USED_UP: Final = frozenset({402, 429})
+"""Statuses that speak of a quota or a payment, so that another provider may answer."""
 OURS: Final = frozenset({"LocalProtocolError", "UnsupportedProtocol"})
 """Causes of a failed connection that stay: a header or an address that cannot be used."""
 

@@ -17,6 +17,7 @@ from openai import (
 from counterfoil.adapters.models.shared.failures import (
     OURS,
     RETRYABLE,
+    USED_UP,
     secrets_of,
     servers_word,
     shown,
@@ -35,6 +36,7 @@ _PASSES: Final = frozenset({"server_error", "rate_limit_exceeded", "vector_store
 def failure_of(error: Exception, client: AsyncOpenAI) -> ModelError:
     """The error for the operator: what happened, and what the server said of it."""
     wait: float | None = None
+    elsewhere = False
     match error:
         case APIStatusError():
             wait = retry_after(error.response.headers)
@@ -42,6 +44,7 @@ def failure_of(error: Exception, client: AsyncOpenAI) -> ModelError:
             if wait is not None:
                 text += f" (it asks to wait {wait:g} s)"
             retryable = _may_help(error)
+            elsewhere = error.status_code in USED_UP
         case APITimeoutError():
             text, retryable = "the server did not answer in time", True
         case APIConnectionError():
@@ -54,7 +57,7 @@ def failure_of(error: Exception, client: AsyncOpenAI) -> ModelError:
             text, retryable = f"the client could not ask ({type(error).__name__})", False
         case _:
             text, retryable = f"the server sent what cannot be read ({type(error).__name__})", True
-    return ModelError(_shown(text, error, client), retryable=retryable, retry_after=wait)
+    return ModelError(_shown(text, error, client), retryable=retryable, retry_after=wait, elsewhere=elsewhere)
 
 
 def broken_off(said: Mapping[str, object], client: AsyncOpenAI) -> ModelError:

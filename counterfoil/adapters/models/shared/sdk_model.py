@@ -11,10 +11,15 @@ from weakref import WeakKeyDictionary
 
 from counterfoil.core.errors import DefinitionError, ModelError
 from counterfoil.core.jsontext import JsonValue
-from counterfoil.model import ModelEvent
+from counterfoil.core.turn import Usage
+from counterfoil.model import ModelEvent, ModelRequest, ModelTurn
 
 NO_KEY: Final = "no-key"
 """What a server without keys is sent, since the SDKs send something."""
+
+
+IDLE: Final = 600.0
+"""Seconds between two pieces of an answer, as the SDKs have it."""
 
 
 class Answering(Protocol):
@@ -30,6 +35,13 @@ class Answering(Protocol):
     def rest(self) -> Iterator[ModelEvent]:
         """The last events, when no piece comes any more. Raises ModelError where the answer has no end."""
 
+    def spent(self) -> Usage:
+        """What the answer has cost, as far as the server has said it."""
+
+
+class _SilentError(Exception):
+    """No piece came in time."""
+
 
 class SdkModel(ABC):
     """A model behind the wire of a provider's SDK. It keeps nothing between requests but connections.
@@ -41,8 +53,8 @@ class SdkModel(ABC):
         api_key: None: as the SDK reads it from the environment. With a ``base_url`` that key is never taken, so that
             it does not reach another server; none at all is needed there.
         client: the SDK's asynchronous client, made by you; it stays yours to close, and ``base_url``, ``api_key`` and
-            ``timeout`` are not used.
-        timeout: seconds to connect and between two pieces of an answer; None: the SDK's, ten minutes.
+            ``timeout`` are not used to connect.
+        timeout: seconds to connect and between two pieces of an answer; None: ten minutes, and the SDK's to connect.
         parameters: fields of the request's body, such as ``temperature``; those of an agent replace them.
             None leaves out a field that we would send.
         extra_body: more fields of the body, that only this server knows; they win over all others.
@@ -74,6 +86,7 @@ class SdkModel(ABC):
         self.model = model
         """The model's name on the server."""
         self._options: dict[str, Any] = {"max_retries": 0}  # the loop retries, and on record
+        self._idle = timeout or IDLE
         if timeout is not None:
             self._options["timeout"] = timeout
         if base_url is not None:
@@ -131,6 +144,30 @@ class SdkModel(ABC):
         if taken := sorted(self.fixed & parameters.keys()):
             raise ValueError(f"{self.wire} sets {', '.join(taken)} by itself; take it out of the parameters")
 
+    async def answered(
+        self,
+        request: ModelRequest,
+        client: Any,
+        build: Callable[[], dict[str, Any]],
+        answer: Answering,
+        finish: Callable[[], ModelTurn],
+    ) -> AsyncGenerator[ModelEvent]:
+        """As `events`, with the turn that ``finish`` makes at its end.
+
+        What an answer has cost that breaks off, or that nobody waits for any more, is told to the request.
+        """
+        try:
+            async with aclosing(self.events(client, build, answer)) as events:
+                async for event in events:
+                    yield event
+            turn = finish()
+        except BaseException:
+            spent = answer.spent()
+            if spent.tokens:
+                request.discard(self.model, spent)
+            raise
+        yield turn
+
     async def events(
         self, client: Any, build: Callable[[], dict[str, Any]], answer: Answering
     ) -> AsyncGenerator[ModelEvent]:
@@ -156,10 +193,15 @@ class SdkModel(ABC):
                         yield event
         except Exception as error:
             # Beside the SDK's own: what a piece raises that has no such form.
-            if not isinstance(error, (self.failures, ValueError, TypeError, AttributeError, LookupError)):
+            if not isinstance(error, (_SilentError, self.failures, ValueError, TypeError, AttributeError, LookupError)):
                 raise
             # What is lost after the end of the turn is its usage at most.
-            failure = None if answer.finish else self.failure_of(error, client)
+            if not answer.finish:
+                failure = self.failure_of(error, client)
+                if isinstance(error, _SilentError):
+                    failure = ModelError(
+                        f"no piece of the answer came in time ({self._idle:g} seconds)", retryable=True
+                    )
         # Raised out here so that it carries no cause: a cause may quote a header with the key.
         if failure is not None:
             raise failure
@@ -176,7 +218,18 @@ class SdkModel(ABC):
             yield answer
             return
         async with cast("Any", answer), aclosing(cast("Any", aiter(answer))) as chunks:
-            async for chunk in chunks:
+            while True:
+                # The SDKs' clocks begin anew with each byte, and a server may send signs of life for ever.
+                clock = asyncio.timeout(self._idle)
+                try:
+                    async with clock:
+                        chunk = await anext(chunks)
+                except StopAsyncIteration:
+                    return
+                except TimeoutError:
+                    if not clock.expired():
+                        raise
+                    raise _SilentError from None
                 yield chunk
 
     async def _ask(self, client: Any, build: Callable[[], dict[str, Any]]) -> object:
