@@ -172,3 +172,38 @@ def test_every_error_is_a_problem_with_a_type_and_a_sentence(method, path, body,
             assert told["requestId"] == answer.headers["x-request-id"]
 
     go(main())
+
+
+@both
+def test_an_interaction_is_begun_with_participants_once_for_a_key_and_goes_on_with_runs(place):
+    desk, _ = asks()
+
+    async def main():
+        async with served(place.runtime(desk)) as http:
+            who = [{"type": "Human", "name": "grace"}, {"type": "Agent", "name": "desk"}]
+            key = {"Idempotency-Key": "talk-1"}
+            begun = await http.client.post("/v1/interactions", json={"participants": who}, headers=key)
+            talk = begun.json()
+            assert (begun.status_code, begun.headers["location"]) == (201, f"/v1/interactions/{talk['interactionId']}")
+            assert [(p["type"], p["name"]) for p in talk["participants"]] == [("Human", "grace"), ("Agent", "desk")]
+            again = await http.client.post("/v1/interactions", json={"participants": who}, headers=key)
+            assert (again.status_code, again.json()) == (201, talk)
+            other = await http.client.post("/v1/interactions", json={"participants": who[1:]}, headers=key)
+            assert other.status_code == 409
+            run = await http.client.post(f"{begun.headers['location']}/runs", json={"agent": "desk", "prompt": "go"})
+            assert run.json()["interactionId"] == talk["interactionId"]
+            read = (await http.client.get(begun.headers["location"])).json()
+            assert ([p["name"] for p in read["participants"]], read["openRunId"]) == (
+                ["grace", "desk", "ada"],
+                run.json()["runId"],
+            )
+            newest = (await http.client.post("/v1/interactions", json={})).json()["interactionId"]
+            page = (await http.client.get("/v1/interactions", params={"limit": 1})).json()
+            assert [t["interactionId"] for t in page["items"]] == [newest]
+            rest = (await http.client.get("/v1/interactions", params={"cursor": page["next"]})).json()
+            assert ([t["interactionId"] for t in rest["items"]], rest["next"]) == ([talk["interactionId"]], None)
+            listed = (await http.client.get("/v1/runs", params={"interaction": newest})).json()
+            assert listed["items"] == []
+            await http.rests(run.json()["runId"])
+
+    go(main())

@@ -19,6 +19,7 @@ from tests.served import NO_TLS, PROBLEM, served
 
 NEEDED = {
     ("POST", "/v1/runs"): {"run"},
+    ("POST", "/v1/interactions"): {"run"},
     ("POST", "/v1/interactions/{interaction_id}/runs"): {"run"},
     ("POST", "/v1/runs/{run_id}/cancel"): {"run"},
     ("POST", "/v1/runs/{run_id}/messages"): {"run"},
@@ -30,6 +31,7 @@ NEEDED = {
 }
 """Scopes of which a route needs one, where it is not `read`."""
 BODIES = {
+    "/interactions": {"participants": []},
     "/runs": {"agent": "desk", "prompt": "go"},
     "/messages": {"text": "hello"},
     "/decision": {"decision": "approve"},

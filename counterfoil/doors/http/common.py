@@ -6,7 +6,7 @@ import base64
 import binascii
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
-from fastapi import Depends, Query, Request
+from fastapi import Depends, Header, Query, Request
 from fastapi.responses import Response
 
 from counterfoil.core.errors import NotFound
@@ -34,6 +34,17 @@ SENT: Final = {**documented("body-too-large", "not-json"), **ASKED}
 
 Limit = Annotated[int, Query(ge=1, le=MOST, description="Items of a page at most.")]
 Cursor = Annotated[str | None, Query(max_length=1000, description="`next` of the page before.")]
+
+
+Key = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=200,
+        description="A repeat with the same key gives what the first one made.",
+    ),
+]
 
 
 def _runtime(request: Request) -> Runtime:

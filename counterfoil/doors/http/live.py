@@ -27,6 +27,14 @@ log = logging.getLogger("counterfoil.http")
 
 router = APIRouter(tags=["runs"])
 
+_LINE: Final = {"type": "string"}
+EVENT: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {"id": _LINE, "event": _LINE, "data": {**_LINE, "contentMediaType": "application/json"}},
+    "required": ["event", "data"],
+}
+"""An event on the wire, as OpenAPI 3.2 has it."""
+
 HEARTBEAT: Final = 15.0
 """Seconds between two comments on a quiet stream: proxies cut what is silent for 30 to 60."""
 DISCONNECT_GRACE: Final = 30.0
@@ -177,7 +185,7 @@ async def _end(task: asyncio.Future[Any] | None) -> None:
         {
             200: {
                 "description": "Events, each with the number of its entry as id; deltas and progress have none",
-                "content": {"text/event-stream": {"schema": {"type": "string"}}},
+                "content": {"text/event-stream": {"itemSchema": EVENT}},
             },
             204: {"description": "The run has ended and its last event was seen: do not connect again"},
         },

@@ -14,7 +14,7 @@ from counterfoil.core.outcome import Failed, Succeeded
 from counterfoil.core.result import ToolResult
 from counterfoil.core.wire import date_json
 from counterfoil.core.wire_live import approval_json
-from counterfoil.doors.http import shapes
+from counterfoil.doors.http import bodies, shapes
 from counterfoil.doors.http.access import Access, Decider, Inbox, Starter
 from counterfoil.doors.http.common import (
     ALWAYS,
@@ -52,7 +52,7 @@ async def list_approvals(access: Inbox, runtime: Held, cursor: Cursor = None, li
     return Json({"items": [approval_json(a) for a in rest[:limit]], "next": more})
 
 
-def _only(body: shapes.Decide) -> None:
+def _only(body: bodies.Decide) -> None:
     """Refuse a field that belongs to another decision.
 
     Raises:
@@ -85,7 +85,7 @@ def _result(given: str | dict[str, JsonValue]) -> ToolResult:
     return result
 
 
-async def _decide(runtime: Held, run_id: str, call_id: str, body: shapes.Decide, access: Access) -> Approval:
+async def _decide(runtime: Held, run_id: str, call_id: str, body: bodies.Decide, access: Access) -> Approval:
     call = run_id, plain(call_id)
     who: dict[str, Any] = {
         "by": access.user, "roles": access.roles, "digest": body.digest, "tenant": access.tenant,
@@ -111,10 +111,11 @@ async def _decide(runtime: Held, run_id: str, call_id: str, body: shapes.Decide,
         documented("invalid-request", "invalid-input"),
     ),
 )  # fmt: skip
-async def decide(run_id: str, call_id: str, body: shapes.Decide, access: Decider, runtime: Held) -> Response:
+async def decide(run_id: str, call_id: str, body: bodies.Decide, access: Decider, runtime: Held) -> Response:
     """Decide on a call that waits. The first decision counts, for ever; an equal repeat is acknowledged."""
     _only(body)
-    run = await visible(runtime, run_id, access)
+    # Not only of what the key sees: what waits in a child run is asked in the parent's inbox.
+    run = await runtime.get(plain(run_id), tenant=access.tenant)
     try:
         approval = await _decide(runtime, run.id, call_id, body, access)
     except (DecisionConflict, NotPending) as error:
@@ -126,7 +127,7 @@ async def decide(run_id: str, call_id: str, body: shapes.Decide, access: Decider
 
 
 @router.post("/v1/runs/{run_id}/cancel", status_code=202, response_model=shapes.Run, responses=answers(OF_RUN, SENT))
-async def cancel(run_id: str, access: Starter, runtime: Held, body: shapes.Cancel | None = None) -> Response:
+async def cancel(run_id: str, access: Starter, runtime: Held, body: bodies.Cancel | None = None) -> Response:
     """End a run: nothing new starts, bodies are told and waited for, every call gets its result."""
     run = await visible(runtime, run_id, access)
     await run.cancel(body.reason if body else None, by=access.user)
@@ -134,7 +135,7 @@ async def cancel(run_id: str, access: Starter, runtime: Held, body: shapes.Cance
 
 
 @router.post("/v1/runs/{run_id}/messages", status_code=202, response_model=shapes.Sent, responses=answers(OF_RUN, SENT))
-async def send(run_id: str, body: shapes.Send, access: Starter, runtime: Held) -> Response:
+async def send(run_id: str, body: bodies.Send, access: Starter, runtime: Held) -> Response:
     """Queue a message for a run; the model reads it when the batch is complete."""
     run = await visible(runtime, run_id, access)
     return Json({"delivered": await run.send(body.text, by=access.user)}, 202)

@@ -10,9 +10,9 @@ from fastapi.responses import Response
 
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.limits import Limits
-from counterfoil.core.turn import moment
+from counterfoil.core.turn import moment, thread_kind
 from counterfoil.core.wire import context_items, date_json, run_json, timeline_items
-from counterfoil.doors.http import shapes
+from counterfoil.doors.http import bodies, shapes
 from counterfoil.doors.http.access import Access, Reader, Starter
 from counterfoil.doors.http.common import (
     ALWAYS,
@@ -24,6 +24,7 @@ from counterfoil.doors.http.common import (
     Cursor,
     Held,
     Json,
+    Key,
     Limit,
     answers,
     cursor_of,
@@ -36,15 +37,6 @@ from counterfoil.run import Run
 
 router = APIRouter(tags=["runs"])
 
-Key = Annotated[
-    str | None,
-    Header(
-        alias="Idempotency-Key",
-        min_length=1,
-        max_length=200,
-        description="A repeat with the same key gives the first run.",
-    ),
-]
 Thread = Annotated[
     str | None, Query(max_length=200, description="Of this thread alone; `main` is the main one. Needs `threads`.")
 ]
@@ -56,7 +48,7 @@ def run_view(run: Run) -> dict[str, JsonValue]:
 
 
 async def _start(
-    body: shapes.StartRun, access: Access, runtime: Held, request: Request, key: str | None, interaction: str | None
+    body: bodies.StartRun, access: Access, runtime: Held, request: Request, key: str | None, interaction: str | None
 ) -> Response:
     known = runtime.agents.get(body.agent)
     limits = None
@@ -76,7 +68,7 @@ async def _start(
     "/v1/runs", status_code=202, response_model=shapes.Run, responses=answers(ALWAYS, SENT, documented("conflict"))
 )
 async def start_run(
-    body: shapes.StartRun, access: Starter, runtime: Held, request: Request, key: Key = None
+    body: bodies.StartRun, access: Starter, runtime: Held, request: Request, key: Key = None
 ) -> Response:
     """Start a run in an interaction of its own."""
     return await _start(body, access, runtime, request, key, None)
@@ -89,7 +81,7 @@ async def start_run(
     responses=answers(OF_RUN, SENT, documented("conflict")),
 )
 async def go_on(
-    interaction_id: str, body: shapes.StartRun, access: Starter, runtime: Held, request: Request, key: Key = None
+    interaction_id: str, body: bodies.StartRun, access: Starter, runtime: Held, request: Request, key: Key = None
 ) -> Response:
     """Start a run that goes on with an interaction."""
     return await _start(body, access, runtime, request, key, plain(interaction_id))
@@ -101,14 +93,16 @@ async def list_runs(
     runtime: Held,
     status: Annotated[str | None, Query(max_length=20)] = None,
     agent: Annotated[str | None, Query(max_length=200)] = None,
+    interaction: Annotated[str | None, Query(max_length=200)] = None,
     cursor: Cursor = None,
     limit: Limit = PAGE,
 ) -> Response:
     """Runs, newest first."""
     before = None if cursor is None else plain(place_of(cursor))
     rows = await runtime.runs(
-        tenant=access.tenant, status=status, agent=agent and plain(agent), limit=limit + 1, before=before
-    )
+        tenant=access.tenant, status=status and plain(status), agent=agent and plain(agent),
+        interaction=interaction and plain(interaction), limit=limit + 1, before=before,
+    )  # fmt: skip  # two rows
     items: list[JsonValue] = [
         {
             "runId": row.run_id,
@@ -132,6 +126,10 @@ def _thread(access: Access, thread: str | None) -> Any:
         return ... if thread is None and access.threads else None
     if not access.threads:
         raise Problem("forbidden", "other threads than the main one need the scope threads; leave out `thread`")
+    try:
+        thread_kind(thread)
+    except ValueError as error:
+        raise Problem("invalid-request", f"query.thread: {error}") from None
     return thread
 
 

@@ -1,100 +1,13 @@
-"""What requests and answers look like, for validation and for OpenAPI. Every field of an answer is always there."""
+"""What answers look like, for OpenAPI. Every field is always there."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
-from pydantic.alias_generators import to_camel
+from pydantic import BaseModel, ConfigDict, Field
 
-Text = Annotated[str, StringConstraints(max_length=1_000_000)]
-Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00]+$")]
-
-
-class Shape(BaseModel):
-    """A JSON object with names in camelCase."""
-
-    model_config = ConfigDict(alias_generator=to_camel, extra="forbid")
-
-
-def _example(**fields: Any) -> ConfigDict:
-    return ConfigDict(json_schema_extra={"examples": [fields]})
-
-
-# ------------------------------------------------------------------------------------------ requests
-
-
-class Budget(Shape):
-    """Budgets of a run; what is null is not limited, what is left out is as the agent has it."""
-
-    steps: int | None = Field(None, ge=0)
-    calls: int | None = Field(None, ge=0)
-    tokens: int | None = Field(None, ge=0)
-    cost: float | None = Field(None, ge=0)
-    seconds: float | None = Field(None, ge=0)
-    consecutive_failures: int | None = Field(None, ge=0)
-
-
-class StartRun(Shape):
-    """A run to start."""
-
-    model_config = _example(agent="support", prompt="Refund order W100")
-
-    agent: Name
-    """The name of an agent; GET /v1/agents lists those of this server."""
-    prompt: Text
-    """The first message."""
-    pool: Name = "default"
-    """Which workers may take it up."""
-    priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
-    """Higher goes first where workers choose."""
-    not_before: AwareDatetime | None = None
-    """It begins then."""
-    approvals: Literal["any-order", "one-by-one"] = "any-order"
-    """one-by-one: one open approval at a time."""
-    on_disconnect: Literal["go-on", "cancel"] = "go-on"
-    """cancel: when the last client that followed its events is gone for longer than a grace time."""
-    limits: Budget | None = None
-
-
-class Decide(Shape):
-    """A decision on a call. Who decides is the key's user."""
-
-    model_config = _example(
-        decision="approve", digest="9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
-    )
-
-    decision: Literal["approve", "reject", "rerun", "record", "answer"]
-    reason: Text | None = None
-    """Why; the model reads it where the call is rejected."""
-    input: dict[str, Any] | None = None
-    """approve: what runs instead; schema and policy must take it."""
-    result: str | dict[str, Any] | None = None
-    """record: what became of the call, as text or as a whole result (see ``result`` of a timeline's item)."""
-    text: Text | None = None
-    """answer: the answer."""
-    digest: Annotated[str, StringConstraints(max_length=200)] | None = None
-    """Of the approval that the person saw: the decision counts for no other input."""
-
-
-class Cancel(Shape):
-    """Why a run is cancelled."""
-
-    model_config = _example(reason="The order was withdrawn.")
-
-    reason: Text | None = None
-
-
-class Send(Shape):
-    """A message into a run."""
-
-    model_config = _example(text="Use the new address.")
-
-    text: Text
-
-
-# ------------------------------------------------------------------------------------------- answers
+from counterfoil.doors.http.bodies import Shape
 
 
 class Problem(BaseModel):
@@ -225,6 +138,25 @@ class Runs(Shape):
     """A page of runs, newest first."""
 
     items: list[RunSummary]
+    next: str | None
+    """Give it back as ``cursor``; null: this is the last page."""
+
+
+class Interaction(Shape):
+    """A conversation."""
+
+    interaction_id: str
+    created_at: datetime
+    participants: list[Author]
+    """In the order of their coming."""
+    open_run_id: str | None
+    """The run that keeps others from starting."""
+
+
+class Interactions(Shape):
+    """A page of conversations, newest first."""
+
+    items: list[Interaction]
     next: str | None
     """Give it back as ``cursor``; null: this is the last page."""
 
