@@ -7,14 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from anthropic.types import TextBlock, ToolUseBlock
 from hypothesis import given, settings
+from openai.types.chat import ChatCompletionMessage
+from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage
 
 from counterfoil import Agent, Caller, Hooks, Image, Runtime, ToolContext, ToolError, ToolResult, tool
 from counterfoil.adapters.models.anthropic.request import WIRE as MESSAGES_WIRE
 from counterfoil.adapters.models.shared.opaque import own_items
 from counterfoil.core.entries import TurnEntry
-from counterfoil.core.errors import DefinitionError
+from counterfoil.core.errors import DefinitionError, UsageError
 from counterfoil.core.items import Reasoning
+from counterfoil.run import Fold, Run
 from counterfoil.testing import ScriptedModel, call, say
 from counterfoil.testing.model_bench import PNG
 from counterfoil.transcripts import (
@@ -31,6 +35,7 @@ from counterfoil.transcripts.files import read_values
 from tests.helpers import Place, both, go
 from tests.marks import law
 from tests.promises import shared
+from tests.test_threads import a_team
 from tests.transcripts import ANTHROPIC, CHAT, FORMS, OWN, RESPONSES, TELLS_FAILURES, broken, faults, meaning, whole
 
 NAUGHTY = json.loads((Path(__file__).parent / "hostile" / "blns.json").read_text(encoding="utf-8"))
@@ -245,6 +250,11 @@ def test_an_error_names_the_message_and_what_was_expected(messages: Any, form: s
     assert said in str(caught.value)
 
 
+def test_a_runtime_that_is_not_open_takes_no_import() -> None:
+    with pytest.raises(UsageError, match="not open"):
+        go(import_messages(Runtime("memory://"), CHAT))
+
+
 def test_a_broken_transcript_is_not_written() -> None:
     transcript = read_messages([*CHAT[:4], CHAT[5]])
     with pytest.raises(DefinitionError, match="call c1 has no result behind its turn; repair"):
@@ -432,6 +442,21 @@ def test_an_export_holds_what_the_model_read_and_nothing_of_the_other_half() -> 
     go(main())
 
 
+def test_a_run_is_exported_with_its_own_thread_alone() -> None:
+    record = a_team().record
+    runs = {name: Run(None, Fold("acme", "talk-1", name, record)) for name in record.runs}  # type: ignore[arg-type]
+    said = {name: json.dumps([export_messages(run, form) for form in FORMATS]) for name, run in runs.items()}
+    shown = {name: json.dumps(export_messages(run, "ui", conversation=True)) for name, run in runs.items()}
+    for texts, forms in ((said, len(FORMATS)), (shown, 1)):
+        assert "Forge a ring." in texts["run-1"]
+        assert "a vein of gold" in texts["run-1"]
+        assert not any(word in texts["run-1"] for word in ("Dig.", "Heat.", "Found gold."))
+        assert texts["run-2"].count("Found gold.") == forms
+        assert "Forge" not in texts["run-2"]
+        assert "Heat." in texts["run-3"]
+        assert not any(word in texts["run-3"] for word in ("Dig.", "Forge"))
+
+
 def test_what_retention_erased_is_erased_of_the_import_too() -> None:
     async def main() -> None:
         async with Runtime("memory://") as runtime:
@@ -465,3 +490,22 @@ def test_a_transcript_keeps_its_earlier_repairs() -> None:
     first = repair(read_messages([*CHAT[:4], CHAT[5]]))
     second = repair(replace(first, items=(*first.items, *read_messages(CHAT[3:4]).items)))
     assert [r.kind for r in second.repairs] == ["unanswered", "doubled-result"]
+
+
+def test_the_objects_of_the_sdks_are_messages_too() -> None:
+    chat = ChatCompletionMessage.model_validate({**CHAT[2], "refusal": None, "annotations": []})
+    assert meaning(read_messages([*CHAT[:2], chat, *CHAT[3:]])) == meaning(read_messages(CHAT))
+    blocks = [{"type": "text", "text": "Let me look.", "citations": None}, *ANTHROPIC["messages"][1]["content"][1:]]
+    made = [TextBlock.model_validate(blocks[0]), *map(ToolUseBlock.model_validate, blocks[1:])]
+    talk = [ANTHROPIC["messages"][0], {"role": "assistant", "content": made}, *ANTHROPIC["messages"][2:]]
+    again = read_messages({**ANTHROPIC, "messages": talk})
+    assert meaning(again) == meaning(read_messages(ANTHROPIC))
+    said = ResponseOutputMessage.model_validate({
+        "id": "m1", "type": "message", "role": "assistant", "status": "completed",
+        "content": [{"type": "output_text", "text": "Let me look.", "annotations": [], "logprobs": []}],
+    })  # fmt: skip  # as it comes
+    asked = [ResponseFunctionToolCall.model_validate(RESPONSES["input"][n]) for n in (2, 3)]
+    items = [RESPONSES["input"][0], said, *asked, *RESPONSES["input"][4:]]
+    again = read_messages({**RESPONSES, "input": items})
+    assert meaning(again) == meaning(read_messages(RESPONSES))
+    assert again.repairs == ()

@@ -32,8 +32,9 @@ def read_messages(messages: object, format: str | None = None) -> Transcript:  #
     """The conversation that messages amount to, as they are: nothing is repaired.
 
     Args:
-        messages: a list of messages; or an object that has it under ``messages`` or ``input``, as a request's body
-            does, with ``system`` or ``instructions`` and ``model`` beside it.
+        messages: a list of messages, as JSON or as objects of the provider's SDK; or an object that has it under
+            ``messages`` or ``input``, as a request's body does, with ``system`` or ``instructions`` and ``model``
+            beside it.
         format: one of `FORMATS`; None: as the messages look.
 
     Raises:

@@ -58,7 +58,9 @@ async def import_messages(
 
     Raises:
         DefinitionError: the messages do not have that form; the text names the message.
+        UsageError: the runtime is not open.
     """
+    runtime._check()
     given = messages if isinstance(messages, Transcript) else read_messages(messages, format)
     transcript = repair(given)
     caller = caller or DEFAULT_CALLER

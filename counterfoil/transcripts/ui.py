@@ -37,6 +37,8 @@ def ui_messages(run: Run, *, conversation: bool = False) -> list[JsonValue]:
     out: list[JsonValue] = []
     parts: list[JsonValue] = []
     used: set[str] = set()
+    head = record.runs[run.id].head
+    thread = head.thread_id if head is not None else None
     for run_id in told_runs(run, conversation=conversation):
         step: int | None = None
         items = items_of(record, run_id)
@@ -44,6 +46,8 @@ def ui_messages(run: Run, *, conversation: bool = False) -> list[JsonValue]:
         for item in items:
             if isinstance(item, (ToolResultPart, Note)):
                 continue
+            if isinstance(item, (Message, Reasoning)) and item.thread_id != thread:
+                continue  # what it told its manager alone
             if isinstance(item, Message) and item.step_index is None:
                 parts = []
                 text: JsonValue = {"type": "text", "text": item.text}
