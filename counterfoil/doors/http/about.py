@@ -71,7 +71,7 @@ async def health() -> Response:
     return Json({"status": "ok"})
 
 
-@router.get("/readyz", response_model=shapes.Health, responses=documented("not-ready"))
+@router.get("/readyz", response_model=shapes.Health, responses=documented("internal", "not-ready"))
 async def ready(runtime: Held) -> Response:
     """The record can be read, the worker lives, and the server is not about to end."""
     fault = await runtime.unready()

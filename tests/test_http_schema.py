@@ -1,0 +1,246 @@
+"""The served OpenAPI says all that can come and nothing else, and every answer that it names can be reached."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from counterfoil import Caller, Runtime
+from counterfoil.core.errors import StoreError
+from counterfoil.core.keys import SCOPES
+from counterfoil.doors.http import create_key
+from counterfoil.doors.http.problems import KINDS, PREFIX
+from counterfoil.testing import call, say
+from tests.floors import ROOT
+from tests.helpers import agent, counted, fine, go
+from tests.served import NO_TLS, PROBLEM, Served, served
+from tests.test_http_reading import long_text
+
+CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
+
+
+class Faulty:
+    """A store that raises where it is told to."""
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
+        self.error: Exception | None = None
+        self.spares = {"key", "close", "shared"}
+
+    def __getattr__(self, name: str) -> Any:
+        if self.error is not None and name not in self.spares:
+            raise self.error
+        return getattr(self.store, name)
+
+
+def pays():
+    pay, _ = counted("pay", needs_approval=True, approvers=("grace",))
+    return agent(
+        [[call("fine", id="f"), call("long_text", id="l"), call("pay", id="a")], say("Done.")], pay, fine, long_text
+    )
+
+
+@asynccontextmanager
+async def with_key(http: Served, **fields: Any) -> AsyncIterator[httpx2.AsyncClient]:
+    token, _ = await create_key(http.runtime, "grace", **{"scopes": SCOPES, **fields})
+    headers = {"Authorization": f"Bearer {token}"}
+    async with httpx2.AsyncClient(base_url=http.client.base_url, headers=headers, verify=NO_TLS) as client:
+        yield client
+
+
+class Seen:
+    """Which documented answers came: each is held against what is said of it."""
+
+    def __init__(self, http: Served) -> None:
+        self.http = http
+        self.paths = http.app.openapi()["paths"]
+        self.wanted = {(m.upper(), p, s) for p, ms in self.paths.items() for m, o in ms.items() for s in o["responses"]}
+        self.seen: set[tuple[str, str, str]] = set()
+
+    async def ask(self, client: httpx2.AsyncClient, method: str, path: str, ids: dict[str, Any], **options: Any) -> Any:
+        async with client.stream(method, path.format(**ids), **options) as answer:
+            if "text/event-stream" not in answer.headers.get("content-type", ""):
+                await answer.aread()
+        said = self.paths[path][method.lower()]["responses"].get(str(answer.status_code))
+        assert said is not None, (method, path, answer.status_code)
+        kind = answer.headers.get("content-type", "").partition(";")[0]
+        assert kind in (said.get("content") or {"": None}), (method, path, answer.status_code, kind)
+        if kind == PROBLEM:
+            told = answer.json()
+            name = told["type"].removeprefix(PREFIX)
+            assert name in said["content"][PROBLEM]["examples"], (method, path, told)
+            assert (KINDS[name].status, KINDS[name].title) == (answer.status_code, told["title"])
+        self.seen.add((method, path, str(answer.status_code)))
+        return answer
+
+
+BODIES: dict[str, Any] = {
+    "/v1/runs": {"agent": "desk", "prompt": "go"},
+    "/v1/interactions": {"participants": []},
+    "/v1/interactions/{interaction_id}/runs": {"agent": "desk", "prompt": "go"},
+    "/v1/runs/{run_id}/messages": {"text": "hello"},
+    "/v1/runs/{run_id}/calls/{call_id}/decision": {"decision": "approve"},
+    "/v1/runs/{run_id}/cancel": {},
+}
+WRONG = {"decision": "perhaps", "participants": 7, "prompt": 7, "text": 7, "reason": 7}
+"""No body has all of these right."""
+
+
+async def everywhere(seen: Seen, ids: dict[str, Any], store: Faulty) -> None:
+    """What any route can answer."""
+    http, nothing = seen.http, {**dict.fromkeys(ids, "nothing"), "sequence": 1}
+    operations = [(m.upper(), p, o) for p, ms in seen.paths.items() for m, o in ms.items()]
+    json_ = {"Content-Type": "application/json"}
+    async with with_key(http) as all_, with_key(http, scopes=[]) as none:
+        for method, path, operation in operations:
+            body = {"json": BODIES[path]} if method == "POST" else {}
+            for error, spared in itertools.product((RuntimeError("secret"), StoreError("secret")), ({"key"}, set())):
+                store.error, store.spares = error, spared | {"close", "shared"}
+                told = await seen.ask(all_, method, path, ids, **body)
+                assert "secret" not in told.text
+            store.error = None
+            if "security" not in operation:
+                continue
+            await seen.ask(http.client, method, path, ids, **body)
+            await seen.ask(none, method, path, ids, **body)
+            if "{" in path:
+                await seen.ask(all_, method, path, nothing, **body)
+            if body:
+                await seen.ask(all_, method, path, ids, json=WRONG)
+                await seen.ask(all_, method, path, ids, content=b"x" * 3000, headers=json_)
+                await seen.ask(all_, method, path, ids, content=b"x", headers={"Content-Type": "text/plain"})
+            for wrong in ({"limit": 0}, {"after": -1}, {"thread": "no"}, {"offset": -1}, {"all": "perhaps"}):
+                if {p["name"] for p in operation.get("parameters", [])} & set(wrong):
+                    await seen.ask(all_, method, path, ids, params=wrong)
+
+
+async def here_and_there(seen: Seen, ids: dict[str, Any]) -> None:
+    """What each route answers by itself."""
+    http, run = seen.http, "/v1/runs/{run_id}"
+    decision, talk = f"{run}/calls/{{call_id}}/decision", "/v1/interactions/{interaction_id}/runs"
+    key = {"headers": {"Idempotency-Key": "k"}}
+    async with with_key(http) as all_:
+        for path in ("/v1/runs", "/v1/interactions"):
+            await seen.ask(all_, "POST", path, ids, json=BODIES[path], **key)
+            other = {"participants": [{"type": "Human", "name": "x"}], "agent": "desk", "prompt": "other"}
+            changed = {name: other[name] for name in BODIES[path]}
+            await seen.ask(all_, "POST", path, ids, json=changed, **key)
+        await seen.ask(all_, "POST", talk, ids, json=BODIES[talk])
+        for path, operations in seen.paths.items():
+            if "get" in operations and not path.endswith("/events"):
+                await seen.ask(all_, "GET", path, ids)
+        tag = (await seen.ask(all_, "GET", run, ids)).headers["etag"]
+        await seen.ask(all_, "GET", run, ids, headers={"If-None-Match": tag})
+        for asked in ("bytes=0-1", "bytes=99999999-"):
+            await seen.ask(all_, "GET", f"{run}/tool-results/{{sequence}}", ids, headers={"Range": asked})
+        await seen.ask(all_, "POST", f"{run}/messages", ids, json=BODIES[f"{run}/messages"])
+        for body in ({"decision": "approve", "input": {"n": "x"}}, {"decision": "approve"}, {"decision": "reject"}):
+            await seen.ask(all_, "POST", decision, ids, json=body)
+        await seen.ask(all_, "POST", decision, {**ids, "call_id": "f"}, json={"decision": "approve"})
+        await (await http.runtime.get(ids["run_id"])).wait()
+        await seen.ask(all_, "GET", f"{run}/events", ids)
+        await seen.ask(all_, "GET", f"{run}/events", ids, headers={"Last-Event-ID": "9999"})
+        await seen.ask(all_, "POST", f"{run}/cancel", ids, json={})
+        done = await http.runtime.start("desk", "go", interaction=ids["interaction_id"])
+        await done.cancel()
+        await done.wait()
+        await seen.ask(all_, "POST", talk, ids, json=BODIES[talk])
+        await http.runtime.erase(ids["run_id"])
+        await seen.ask(all_, "GET", f"{run}/tool-results/{{sequence}}", ids)
+
+
+def test_every_documented_answer_can_be_reached_and_no_other_comes(caplog):
+    caplog.set_level("CRITICAL")
+
+    async def main():
+        runtime = Runtime(agents=[pays()])
+        store = runtime.store = Faulty(runtime.store)
+        async with served(runtime, dev=None, max_body=2000) as http:
+            run = await http.runtime.start("desk", "go", caller=Caller(user="ada"))
+            await run.wait()
+            kept = next(r for r in run.results if r.tool_result_id is not None)
+            ids = {
+                "run_id": run.id, "interaction_id": run.interaction_id, "call_id": "a", "sequence": kept.sequence,
+            }  # fmt: skip  # one row
+            seen = Seen(http)
+            await everywhere(seen, ids, store)
+            await here_and_there(seen, ids)
+            async with with_key(http) as client:
+                from counterfoil.doors.http.access import Rate
+
+                http.app.state.rate = Rate(1, 3600.0)
+                await client.get("/v1/runs")
+                for method, path, _ in sorted(seen.wanted):
+                    if (method, path, "429") in seen.wanted - seen.seen:
+                        body = {"json": BODIES[path]} if method == "POST" else {}
+                        await seen.ask(client, method, path, ids, **body)
+            assert seen.wanted - seen.seen == set()
+
+    go(main())
+
+
+def test_every_route_body_and_problem_has_an_example_and_a_sentence():
+    async def main():
+        async with served(Runtime(agents=[pays()])) as http:
+            made = (await http.client.get("/openapi.json")).json()
+            for path, operations in made["paths"].items():
+                for method, operation in operations.items():
+                    assert operation["description"].strip().endswith("."), path
+                    assert operation["tags"], path
+                    for status, said in operation["responses"].items():
+                        assert said["description"], (path, status)
+                        if PROBLEM in said.get("content", {}):
+                            assert said["content"][PROBLEM]["examples"], (path, status)
+                    if method == "post":
+                        shape = json.dumps(operation["requestBody"]["content"]["application/json"]["schema"])
+                        name = shape.rpartition("/")[2].rstrip('"}]')
+                        name = name.partition('"')[0]
+                        assert made["components"]["schemas"][name]["examples"], path
+            documented = {
+                name
+                for operations in made["paths"].values()
+                for operation in operations.values()
+                for said in operation["responses"].values()
+                for name in said.get("content", {}).get(PROBLEM, {}).get("examples", {})
+            }
+            assert documented == set(KINDS) - {"no-route", "method-not-allowed"}
+
+    go(main())
+
+
+@pytest.fixture
+def schemathesis() -> list[str]:
+    pytest.importorskip("schemathesis")
+    return [sys.executable, "-m", "schemathesis.cli", "run"]
+
+
+def test_schemathesis_finds_no_server_error_and_no_undocumented_answer(schemathesis: list[str], tmp_path: Path):
+    # Streams of events do not end while a run waits; they have tests of their own.
+    async def main():
+        async with served(Runtime(f"sqlite:///{tmp_path}/runs.db", agents=[pays()]), rate=(None, 1.0)) as http:
+            for _ in range(2):
+                run = await http.rests((await http.start())["runId"])
+                await http.decide(run["runId"], "a", decision="reject")
+                await http.rests(run["runId"])
+            process = await asyncio.create_subprocess_exec(
+                *schemathesis, f"{http.client.base_url}/openapi.json", "--exclude-path-regex", "/events$",
+                "--phases", "fuzzing", "-n", "10", "--checks", CHECKS, "--request-timeout", "10",
+                "--seed", "7", "--generation-deterministic",
+                cwd=tmp_path, env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            )  # fmt: skip  # rows by what belongs together
+            told, _ = await process.communicate()
+            assert process.returncode == 0, told.decode()
+
+    asyncio.run(asyncio.wait_for(main(), 120))
