@@ -11,6 +11,7 @@ from counterfoil.core.errors import DefinitionError
 from counterfoil.core.events import Event
 from counterfoil.core.jsontext import JsonValue, clean_text, normal
 from counterfoil.core.limits import Limits
+from counterfoil.core.media import Prompt
 from counterfoil.fallback import Fallback
 from counterfoil.hooks import Hooks
 from counterfoil.model import Model
@@ -162,7 +163,7 @@ class Agent:
         return normal(self._output.dump_python(value, mode="json"))
 
     async def run(
-        self, prompt: str, *, caller: Caller | None = None, deps: Any = None, limits: Limits | None = None,
+        self, prompt: Prompt, *, caller: Caller | None = None, deps: Any = None, limits: Limits | None = None,
         hooks: Hooks | Sequence[Hooks] | None = None, approvals: str = "any-order",
     ) -> Run:  # fmt: skip  # rows by what belongs together
         """Run in memory until it ends or pauses; a paused Run goes on after its decisions with ``run.wait()``."""
@@ -171,7 +172,7 @@ class Agent:
         await run.wait()
         return run
 
-    def run_sync(self, prompt: str, **options: Any) -> Run:
+    def run_sync(self, prompt: Prompt, **options: Any) -> Run:
         """As `run`, where no event loop runs."""
 
         async def whole() -> Run:
@@ -184,7 +185,7 @@ class Agent:
         return asyncio.run(whole())
 
     async def stream(
-        self, prompt: str, *, caller: Caller | None = None, deps: Any = None, limits: Limits | None = None,
+        self, prompt: Prompt, *, caller: Caller | None = None, deps: Any = None, limits: Limits | None = None,
         hooks: Hooks | Sequence[Hooks] | None = None, approvals: str = "any-order",
     ) -> AsyncIterator[Event]:  # fmt: skip  # as above
         """As `run`, giving each event as it happens, until the run ends or pauses."""

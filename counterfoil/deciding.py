@@ -12,6 +12,7 @@ from counterfoil.core.entries import CancelEntry, NoteEntry, QueuedEntry, Resume
 from counterfoil.core.errors import Conflict, NotFound, NotPending, UsageError
 from counterfoil.core.jsontext import JsonValue, clean_text
 from counterfoil.core.limits import DEFAULT_LIMITS, Limits
+from counterfoil.core.media import Prompt, prompt_of
 from counterfoil.core.record import Record
 from counterfoil.core.result import ToolResult
 from counterfoil.core.states import OPEN
@@ -166,19 +167,20 @@ class Deciding(Reading):
             await self.take_up(await self.store.run(tenant, run_id), force=True)
             await self.dispatch.forget(row)
 
-    async def send(self, run_id: str, text: str, *, by: str | None = None, tenant: str = "default") -> bool:
-        """Queue a message for a run.
+    async def send(self, run_id: str, text: Prompt, *, by: str | None = None, tenant: str = "default") -> bool:
+        """Queue a message for a run: text, or a list of texts, images, sounds and files.
 
         Returns:
             True: the run is open and reads it when its batch is complete. False: the run has ended; the message waits
             for the next run of the interaction.
 
         Raises:
-            NotFound
+            TypeError, ValueError: no model could read it. NotFound
         """
         self._check()
-        text, author = clean_text(text), clean_text(by or "user")
-        entry = QueuedEntry(run_id=run_id, at=self.effects.now(), text=text, author_name=author)
+        said, blocks = prompt_of(text)
+        author = clean_text(by or "user")
+        entry = QueuedEntry(run_id=run_id, at=self.effects.now(), text=said, blocks=blocks, author_name=author)
         row = await self.store.post(tenant, run_id, entry)
         if run_id in self._drives:
             self._drives[run_id].notify()

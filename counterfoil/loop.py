@@ -308,9 +308,12 @@ class Drive(Asking):
         run = self.run
         if self.record.queued:
             messages = [self.record.queued[n] for n in sorted(self.record.queued)]
-            await self.write(
-                [MessageEntry(**self._head(), text=m.text, author_name=m.author_name, queued=m.entry) for m in messages]
-            )
+            await self.write([
+                MessageEntry(
+                    **self._head(), text=m.text, blocks=m.blocks, author_name=m.author_name, queued=m.entry
+                )
+                for m in messages
+            ])  # fmt: skip  # one list
         try:
             steady = self._steady if not (self.record.has_kept or self._reads_on) else None
             offer = steady or await self._offer()

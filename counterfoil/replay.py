@@ -8,11 +8,11 @@ from typing import Any, cast
 
 from counterfoil.asking import Driven
 from counterfoil.core.call_entries import ResultEntry
-from counterfoil.core.context import check_pairs
 from counterfoil.core.differences import Difference, compare
 from counterfoil.core.entries import ERASED, EndedEntry, Entry, MessageEntry, TurnEntry
 from counterfoil.core.errors import UsageError
 from counterfoil.core.jsontext import JsonValue
+from counterfoil.core.pairs import check_pairs
 from counterfoil.core.record import Record
 from counterfoil.core.words import elided
 from counterfoil.hooks import HookList

@@ -9,6 +9,7 @@ from counterfoil.core.approval import Approval
 from counterfoil.core.events import Event
 from counterfoil.core.items import Message, Note, Reasoning, ToolCallPart, ToolResultPart
 from counterfoil.core.jsontext import JsonValue
+from counterfoil.core.media import Prompt
 from counterfoil.core.parts import call_part, items_of, result_part
 from counterfoil.core.record import Record, RunState
 from counterfoil.core.report import ToolErrorReport
@@ -60,7 +61,7 @@ class Runs(Protocol):
     def cancel(self, run_id: str, *, reason: str | None, by: str | None, tenant: str) -> Awaitable[None]:
         """End a run."""
 
-    def send(self, run_id: str, text: str, *, by: str | None, tenant: str) -> Awaitable[bool]:
+    def send(self, run_id: str, text: Prompt, *, by: str | None, tenant: str) -> Awaitable[bool]:
         """Queue a message."""
 
     def errors(self, run_id: str, *, tenant: str, limit: int) -> Awaitable[list[ToolErrorReport]]:
@@ -212,7 +213,7 @@ class Run:
         """See `Runtime.cancel`."""
         await self._runtime.cancel(self.id, reason=reason, by=by, tenant=self.tenant)
 
-    async def send(self, text: str, *, by: str | None = None) -> bool:
+    async def send(self, text: Prompt, *, by: str | None = None) -> bool:
         """See `Runtime.send`."""
         return await self._runtime.send(self.id, text, by=by, tenant=self.tenant)
 

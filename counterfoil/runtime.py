@@ -12,6 +12,7 @@ from typing import Any, Self, cast
 from weakref import WeakValueDictionary
 
 from counterfoil.core.call import DEFAULT_CALLER, Caller
+from counterfoil.core.content import block_to_json
 from counterfoil.core.entries import (
     CallRecord,
     Entry,
@@ -22,6 +23,7 @@ from counterfoil.core.entries import (
 from counterfoil.core.errors import DefinitionError, StoreError
 from counterfoil.core.jsontext import JsonValue, clean_text, dumps
 from counterfoil.core.limits import HEARTBEAT, PROCESS_CONCURRENCY, Limits
+from counterfoil.core.media import Prompt, prompt_of
 from counterfoil.core.record import Record
 from counterfoil.core.turn import Author, AuthorType, author, joined
 from counterfoil.dispatch import Dispatch
@@ -236,7 +238,7 @@ class Runtime(Driving):
     # start and drive
 
     async def start(
-        self, agent: Any, prompt: str, *, caller: Caller | None = None, interaction: str | None = None,
+        self, agent: Any, prompt: Prompt, *, caller: Caller | None = None, interaction: str | None = None,
         key: str | None = None, pool: str = "default", priority: int = 0, not_before: Any = None,
         approvals: str = "any-order", on_disconnect: str = "go-on", limits: Limits | None = None,
     ) -> Run:  # fmt: skip  # rows by what belongs together
@@ -244,7 +246,7 @@ class Runtime(Driving):
 
         Args:
             agent: its name, or the Agent; one that is not registered here is left for a worker that has it.
-            prompt: the first message.
+            prompt: the first message: text, or a list of texts, images, sounds and files.
             caller: on whose behalf.
             limits: budgets of this run; None: the agent's, else those of the Runtime.
             pool: which workers may take it up.
@@ -256,6 +258,7 @@ class Runtime(Driving):
             approvals: ``any-order``, or ``one-by-one``: one open approval at a time.
 
         Raises:
+            TypeError, ValueError: no model could read the prompt; the text says what is wrong.
             NotFound: the interaction does not exist for this tenant.
             Conflict: it has an open run, or the key was used for another request.
         """
@@ -266,8 +269,7 @@ class Runtime(Driving):
         name = agent if isinstance(agent, str) else agent.name
         if approvals not in ("any-order", "one-by-one"):
             raise ValueError(f"approvals must be 'any-order' or 'one-by-one', got {approvals!r}")
-        if not isinstance(prompt, str):
-            raise TypeError(f"prompt must be text, got {type(prompt).__name__}")
+        text, blocks = prompt_of(prompt)
         known = self.agents.get(name)
         caller = caller or DEFAULT_CALLER
         now = self.effects.now()
@@ -278,9 +280,9 @@ class Runtime(Driving):
                 run_id=run_id, at=now, agent=name, caller=caller, limits=budget, approvals=approvals,
                 on_disconnect=on_disconnect,
             ),
-            MessageEntry(run_id=run_id, at=now, text=clean_text(prompt), author_name=caller.user or "user"),
+            MessageEntry(run_id=run_id, at=now, text=text, blocks=blocks, author_name=caller.user or "user"),
         ]  # fmt: skip  # a row for each entry
-        digest = None if key is None else _digest([name, prompt, interaction])
+        digest = None if key is None else _digest([name, [block_to_json(b) for b in blocks] or text, interaction])
         return await self._create(
             caller.tenant, run_id, first, known, interaction=interaction, key=key, key_digest=digest, pool=pool,
             priority=priority, later=None if not_before is None else int(not_before.timestamp() * 1_000_000),

@@ -12,7 +12,7 @@ from counterfoil.core.approval import Approval, Decision
 from counterfoil.core.call import Caller
 from counterfoil.core.call_entries import DecidedEntry, LateEntry, MemoEntry, ResultEntry, StartEntry, WaitingEntry
 from counterfoil.core.codec import GENESIS, chain, decode, encode
-from counterfoil.core.content import Audio, File, Image, Json, Kept, Link, Text
+from counterfoil.core.content import Audio, File, Image, Json, Kept, Link, Text, block_text
 from counterfoil.core.entries import (
     ERASED,
     CallRecord,
@@ -92,6 +92,7 @@ BLOCKS = st.one_of(
     st.builds(File, st.binary(max_size=9), TEXTS, MAYBE),
     st.builds(Kept, TEXTS, COUNTS, TEXTS, st.booleans()),
 )
+SAID = st.lists(BLOCKS, min_size=1, max_size=3).map(lambda found: ("\n".join(map(block_text, found)), tuple(found)))
 FAILURES = st.builds(
     ToolFailure,
     st.none() | COUNTS,
@@ -193,8 +194,10 @@ ENTRIES: dict[type[Entry], st.SearchStrategy[Entry]] = {
         author_type=st.sampled_from(["Human", "Agent", "System"]),
         author_name=TEXTS,
         queued=st.none() | COUNTS,
-    ),
-    QueuedEntry: st.builds(QueuedEntry, **HEAD, text=TEXTS, author_name=TEXTS),
+    )
+    | SAID.map(lambda said: MessageEntry(run_id="r", at=NOON, text=said[0], blocks=said[1])),
+    QueuedEntry: st.builds(QueuedEntry, **HEAD, text=TEXTS, author_name=TEXTS)
+    | SAID.map(lambda said: QueuedEntry(run_id="r", at=NOON, text=said[0], blocks=said[1])),
     NoteEntry: st.builds(NoteEntry, **HEAD, text=TEXTS, author_name=TEXTS),
     TurnEntry: st.builds(
         TurnEntry,

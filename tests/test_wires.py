@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from counterfoil import Agent, Runtime, tool
-from counterfoil.adapters.models.shared.media import kind_of
 from counterfoil.adapters.models.shared.opaque import origin_of, own_items, tagged
 from counterfoil.adapters.models.shared.waiting import retry_after
 from counterfoil.core.call import Offer
@@ -19,6 +18,7 @@ from counterfoil.core.content import Audio, File, Image, Json, Link, Text
 from counterfoil.core.entries import CallRecord
 from counterfoil.core.errors import ModelError
 from counterfoil.core.jsontext import clean_text, normal
+from counterfoil.core.media import kind_of
 from counterfoil.core.result import ToolResult, seal
 from counterfoil.core.turn import Usage
 from counterfoil.model import ModelRequest
@@ -53,6 +53,10 @@ blocks = st.one_of(
     ),
     st.builds(Link, texts, st.none() | texts),
 )
+messages = st.one_of(
+    st.builds(said, texts, st.sampled_from(["Human", "System"])),
+    st.lists(blocks, min_size=1, max_size=3).map(lambda found: said("", "Human", *found)),
+)
 items_of_others: st.SearchStrategy[Any] = st.one_of(
     st.none(),
     texts,
@@ -83,7 +87,7 @@ CANARY = "canary-of-the-other-half"
 @st.composite
 def requests(draw: st.DrawFn) -> ModelRequest:
     """A request over a valid record: turns of any provider, each call with its one result."""
-    items: list[Any] = [said(draw(texts))]
+    items: list[Any] = [draw(messages)]
     for step in range(draw(st.integers(0, 3))):
         run = draw(st.sampled_from(["r", "r2"]))
         made = [
@@ -94,7 +98,7 @@ def requests(draw: st.DrawFn) -> ModelRequest:
         items.append(turn(*made, words=words, step=step, run=run, stop=stop, reasoning=reasoning))
         items += [result(c.call_id, draw(results()), index=n, step=step, run=run) for n, c in enumerate(made)]
         if draw(st.booleans()):
-            items.append(said(draw(texts), draw(st.sampled_from(["Human", "System"]))))
+            items.append(draw(messages))
     elided = draw(st.frozensets(st.integers(0, len(items) - 1), max_size=2))
     offer = Offer(
         "look", draw(texts), {"type": "object", "properties": {"a": {"type": "string", "default": draw(texts)}}}
@@ -266,7 +270,13 @@ def test_how_long_a_server_asks_to_wait(headers: dict[str, str], seconds: float 
         (b"\xff\xd8\xff\xe0", "image/jpeg"),
         (b"GIF89a", "image/gif"),
         (b"RIFF\x00\x00\x00\x00WEBPVP8 ", "image/webp"),
-        (b"RIFF\x00\x00\x00\x00WAVE", None),
+        (b"RIFF\x00\x00\x00\x00WAVE", "audio/wav"),
+        (b"RIFF\x00\x00\x00\x00AVI ", None),
+        (b"\xff\xfb\x90\x00", "audio/mpeg"),
+        (b"ID3\x04", "audio/mpeg"),
+        (b"\xff\xf1\x50\x80", None),
+        (b"fLaC", "audio/flac"),
+        (b"OggS", "audio/ogg"),
         (b"%PDF-1.7", "application/pdf"),
         (b"", None),
         (b"\x89PNG", None),

@@ -8,6 +8,7 @@ from typing import cast
 
 from counterfoil.core.call import caller_from_json
 from counterfoil.core.call_codec import decided_of, head_of, memo_of, result_of, start_of, waiting_of
+from counterfoil.core.content import Block, block_from_json, block_text
 from counterfoil.core.entries import (
     ERASED,
     CallRecord,
@@ -100,9 +101,11 @@ def _run(f: Fields, c: JsonValue) -> Entry:
 
 
 def _message(f: Fields, c: JsonValue) -> Entry:
+    text, blocks = _said(c)
     return MessageEntry(
         **head_of(f),  # type: ignore[arg-type]  # as above
-        text=ERASED if c is None else cast("str", c),
+        text=text,
+        blocks=blocks,
         author_type=cast("AuthorType", f["authorType"]),
         author_name=cast("str", f["authorName"]),
         queued=cast("int | None", f["queued"]),
@@ -115,11 +118,21 @@ def _note(f: Fields, c: JsonValue) -> Entry:
 
 
 def _queued(f: Fields, c: JsonValue) -> Entry:
+    text, blocks = _said(c)
     return QueuedEntry(
         **head_of(f),  # type: ignore[arg-type]  # as above
-        text=ERASED if c is None else cast("str", c),
+        text=text,
+        blocks=blocks,
         author_name=cast("str", f["authorName"]),
     )
+
+
+def _said(content: JsonValue) -> tuple[str, tuple[Block, ...]]:
+    """Text and blocks of a message."""
+    if not isinstance(content, list):
+        return ERASED if content is None else cast("str", content), ()
+    blocks = tuple(block_from_json(cast("Fields", block)) for block in content)
+    return "\n".join(map(block_text, blocks)), blocks
 
 
 def _turn(f: Fields, c: JsonValue) -> Entry:

@@ -1,4 +1,4 @@
-"""Reader: the MODEL. Which items a request holds: pairing, ids on the wire, and the context budget.
+"""Reader: the MODEL. Which items a request holds: the context budget.
 
 The rule of the budget (contract 6): old results are elided first, the oldest first, to a pointer that says
 how to read them; then whole old turns are left out with all their results. Messages stay, and the newest turn
@@ -8,15 +8,15 @@ cache of the beginning stays good and the work of a request grows with its own i
 
 from __future__ import annotations
 
-import re
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from counterfoil.core.call_entries import ResultEntry
 from counterfoil.core.content import Audio, Block, File, Image, block_text
 from counterfoil.core.entries import MessageEntry, TurnEntry
 from counterfoil.core.jsontext import dumps
+from counterfoil.core.media import read_as, shown_as
 from counterfoil.core.record import Item
 from counterfoil.core.words import elided
 
@@ -166,7 +166,7 @@ def estimate(item: Item) -> int:
     """Tokens of an item, estimated: four characters a token, a medium as a constant."""
     match item:
         case MessageEntry():
-            return ITEM_TOKENS + _tokens(len(item.text))
+            return ITEM_TOKENS + (sum(map(_said_tokens, item.blocks)) if item.blocks else _tokens(len(item.text)))
         case TurnEntry():
             chars = len(item.text) + sum(len(c.tool_name) + len(c.raw) for c in item.calls)
             if item.reasoning is not None:
@@ -185,66 +185,9 @@ def _block_tokens(block: Block) -> int:
     return MEDIA_TOKENS if isinstance(block, (Image, Audio, File)) else _tokens(len(block_text(block)))
 
 
+def _said_tokens(block: Block) -> int:
+    return _block_tokens(block) if shown_as(block) else _tokens(len(read_as(block)))
+
+
 def _tokens(chars: int) -> int:
     return -(-chars // CHARS_PER_TOKEN)
-
-
-CallKey = tuple[str, int, int]
-"""(run, step, index): our key of a call."""
-
-
-_SAID = re.compile(r"(?s).*\S.*")
-
-
-def wire_ids(items: Iterable[Item], most: int | None = None, legal: re.Pattern[str] = _SAID) -> dict[CallKey, str]:
-    """The id of each call on the wire, for the call and its result alike: unique in the request.
-
-    The provider gets its own id back where that is free; else our call id stands in, else ``call_`` and a
-    number.
-
-    Args:
-        items: what the request holds.
-        most: characters of an id that the provider takes; a longer one is replaced.
-        legal: what a whole id must match for the provider; ``call_`` and a number does.
-
-    Returns:
-        The ids by (run, step, index), since a call id is unique in its run alone.
-    """
-    used: set[str] = set()
-    ids: dict[CallKey, str] = {}
-    for item in items:
-        if type(item) is not TurnEntry:
-            continue
-        for index, call in enumerate(item.calls):
-            name = next(
-                name
-                for name in _names(call.provider_call_id, call.call_id, len(ids))
-                if name and name not in used and (not most or len(name) <= most) and legal.fullmatch(name)
-            )
-            used.add(name)
-            ids[item.run_id, item.step, index] = name
-    return ids
-
-
-def _names(given: str | None, ours: str, number: int) -> Iterable[str | None]:
-    yield given
-    yield ours
-    while True:
-        yield f"call_{number}"
-        number += 1
-
-
-def check_pairs(items: Iterable[Item]) -> None:
-    """Refuse a conversation that no model may be sent (contract 2.1).
-
-    Raises:
-        ValueError: a call without its result, a result without its call before it, or a second result.
-    """
-    open_: dict[CallKey, str] = {}
-    for item in items:
-        if isinstance(item, TurnEntry):
-            open_ |= {(item.run_id, item.step, i): c.call_id for i, c in enumerate(item.calls)}
-        elif isinstance(item, ResultEntry) and open_.pop((item.run_id, item.step, item.index), None) is None:
-            raise ValueError(f"the result of call {item.call_id} has no open call before it in the request")
-    if open_:
-        raise ValueError(f"the request holds calls without a result: {', '.join(open_.values())}")

@@ -1,8 +1,7 @@
 """What is on record: the head of every entry, and the entries about a run and its conversation.
 
-An entry's *body* is small JSON with every fact but what people and models wrote; it is hashed with the hash of the
-entry before it and holds the SHA-256 of its *content*, which retention may erase (contract 11). The entries about
-one call are in call_entries.py.
+An entry's *body* is small JSON: every fact but what people and models wrote, and the SHA-256 of its *content*, which
+retention may erase (contract 11); it is hashed with the hash before it. Those about one call are in call_entries.py.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from counterfoil.core.call import Caller
+from counterfoil.core.content import Block, block_to_json
 from counterfoil.core.jsontext import JsonValue, dumps
 from counterfoil.core.limits import Limits
 from counterfoil.core.turn import NO_USAGE, AuthorType, Usage
@@ -88,6 +88,8 @@ class MessageEntry(Entry):
 
     kind: ClassVar[str] = "message"
     text: str
+    blocks: tuple[Block, ...] = ()
+    """What it consists of, where it is more than text; in its text media are placeholders."""
     author_type: AuthorType = "Human"
     author_name: str = "user"
     queued: int | None = None
@@ -100,7 +102,7 @@ class MessageEntry(Entry):
         return {**Entry.facts(self), **own}
 
     def content(self) -> bytes:
-        return dumps(self.text)
+        return dumps([block_to_json(block) for block in self.blocks] if self.blocks else self.text)
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
@@ -126,13 +128,14 @@ class QueuedEntry(Entry):
 
     kind: ClassVar[str] = "queued"
     text: str
+    blocks: tuple[Block, ...] = ()
     author_name: str = "user"
 
     def facts(self) -> Fields:
         return {**Entry.facts(self), "authorName": self.author_name}
 
     def content(self) -> bytes:
-        return dumps(self.text)
+        return dumps([block_to_json(block) for block in self.blocks] if self.blocks else self.text)
 
 
 @dataclass(slots=True)

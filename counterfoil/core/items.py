@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, TypeAlias
 
+from counterfoil.core.content import Block
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.outcome import Cancelled, Denied, Failed, Rejected, Skipped, ToolFailure
 from counterfoil.core.result import ToolResult
@@ -20,6 +21,7 @@ class Words:
     """What messages, reasoning and notes have."""
 
     text: str
+    """With media as placeholders."""
     author: Author
     date: datetime
     sequence: int
@@ -27,6 +29,8 @@ class Words:
     run_id: str
     step_index: int | None = None
     """The step of a model's text or reasoning; None for what somebody else wrote."""
+    blocks: tuple[Block, ...] = ()
+    """What a message consists of, where it is more than text."""
 
     @property
     def kind(self) -> str:

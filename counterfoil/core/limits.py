@@ -21,6 +21,8 @@ KEEP_APART_BYTES = 32 * 1024
 """A text over 32 KiB is stored apart: about 8,000 tokens, a tenth of a small model's window."""
 PREVIEW_BYTES = 4 * 1024
 """Bytes of head and of tail that a model reads of a text kept apart: about a page each."""
+PROMPT_BYTES = 20 * 1024 * 1024
+"""Bytes of the media of one message, 20 MiB: providers take 20 to 50 MB in a request, and base64 adds a third."""
 CANCEL_GRACE = 5.0
 """Seconds that running bodies have after a cancel; init systems give 10 to 90 to a whole process."""
 PROCESS_CONCURRENCY = 256

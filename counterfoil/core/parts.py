@@ -39,10 +39,10 @@ def entry_parts(entry: MessageEntry | NoteEntry | TurnEntry | ResultEntry, run: 
         return _turn_parts(entry, run)
     if isinstance(entry, ResultEntry):
         return []
-    is_note = isinstance(entry, NoteEntry)
-    who = participant(run, "Human" if isinstance(entry, NoteEntry) else entry.author_type, entry.author_name)
-    made = Note if is_note else Message
-    return [made(entry.text, who, moment(entry.at), entry.sequence, entry.thread_id, entry.run_id)]
+    at = moment(entry.at), entry.sequence, entry.thread_id, entry.run_id
+    if isinstance(entry, NoteEntry):
+        return [Note(entry.text, participant(run, "Human", entry.author_name), *at)]
+    return [Message(entry.text, participant(run, entry.author_type, entry.author_name), *at, blocks=entry.blocks)]
 
 
 def _turn_parts(turn: TurnEntry, run: RunState) -> list[Part]:

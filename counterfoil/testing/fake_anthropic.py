@@ -113,8 +113,9 @@ class FakeAnthropic(FakeServer):
         system = body.get("system")
         out = [Told("system", system if isinstance(system, str) else system[0]["text"])] if system else []
         for message in body["messages"]:
-            content = message["content"]
-            for block in [{"type": "text", "text": content}] if isinstance(content, str) else content:
+            content: Any = message["content"]
+            blocks: list[dict[str, Any]] = [{"type": "text", "text": content}] if isinstance(content, str) else content
+            for block in blocks:
                 match block["type"]:
                     case "text":
                         out.append(Told(message["role"], block["text"]))
@@ -122,6 +123,8 @@ class FakeAnthropic(FakeServer):
                         out.append(Told("call", json.dumps(block["input"]), block["id"], block["name"]))
                     case "tool_result":
                         out.append(_told_result(block))
+                    case "image" | "document":
+                        out.append(Told(message["role"], "", media=(block["source"]["media_type"],)))
                     case _:
                         out.append(Told("opaque", json.dumps(block)))
         return out

@@ -115,6 +115,8 @@ class FakeGoogle(FakeServer):
                     given = part["functionResponse"]
                     identity = given.get("id") or ids[given["name"]].pop(0)
                     out.append(_told_result(given, identity))
+                elif "inlineData" in part:
+                    out.append(Told("user", "", media=(part["inlineData"]["mimeType"],)))
                 elif part["text"]:
                     out.append(Told("assistant" if content["role"] == "model" else "user", part["text"]))
         return out

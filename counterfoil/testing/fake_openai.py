@@ -11,6 +11,8 @@ half of a surrogate pair; and the request has the SDK's own type, where the SDK 
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -50,6 +52,15 @@ __all__ = [
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 _MAX_ID: Final = 40
+_STARTS: Final[Mapping[str, bytes | tuple[bytes, ...]]] = {
+    "image/png": b"\x89PNG\r\n\x1a\n",
+    "image/jpeg": b"\xff\xd8\xff",
+    "image/gif": b"GIF8",
+    "image/webp": b"RIFF",
+    "application/pdf": b"%PDF-",
+    "audio/wav": b"RIFF",
+    "audio/mp3": (b"ID3", b"\xff"),
+}
 _SDK: Final = "openai.types.chat.completion_create_params", "CompletionCreateParamsStreaming"
 _FINISH: Final = {"end": "stop", "calls": "tool_calls", "length": "length", "refusal": "stop", "other": "unheard_of"}
 
@@ -168,6 +179,8 @@ def _fault_of_messages(messages: list[Any]) -> Fault | None:
         calls = message.get("tool_calls")
         if not (calls and message.get("content") is None) and not _has_text(message.get("content")):
             return Fault("the content is missing or blank", f"{param}.content")
+        if isinstance(message.get("content"), list) and (fault := _fault_of_parts(message["content"], role, param)):
+            return fault
         if calls is not None:
             fault = _fault_of_calls(role, calls, used, param)
             if fault is not None:
@@ -180,6 +193,39 @@ def _has_text(content: Any) -> bool:
     if isinstance(content, list):
         return bool(content) and all(_has_text(p.get("text")) for p in content if p.get("type") == "text")
     return isinstance(content, str) and bool(content.strip())
+
+
+def _fault_of_parts(content: list[Any], role: str, param: str) -> Fault | None:
+    for number, part in enumerate(content):
+        place = f"{param}.content[{number}]"
+        if part.get("type") != "text" and role != "user":
+            return Fault(f"Invalid value: '{part.get('type')}'. Supported values are: 'text'.", place)
+        medium = medium_of(part)
+        if medium is None:
+            continue
+        kind, data = medium
+        start = _STARTS.get(kind)
+        if start is None or not data.startswith(start) or (part["type"] == "file" and not part["file"].get("filename")):
+            return Fault(f"You uploaded an unsupported {part['type']}: {kind}.", place)
+    return None
+
+
+def medium_of(part: dict[str, Any]) -> tuple[str, bytes] | None:
+    """The media type and the bytes of a part of a message; None of a text."""
+    match part:
+        case {"type": "image_url", "image_url": {"url": str() as url}}:
+            pass
+        case {"type": "file", "file": {"file_data": str() as url}}:
+            pass
+        case {"type": "input_audio", "input_audio": {"data": str() as data, "format": "wav" | "mp3" as form}}:
+            url = f"data:audio/{form};base64,{data}"
+        case _:
+            return None if part.get("type") == "text" else (str(part.get("type")), b"")
+    head, _, data = url.partition(";base64,")
+    try:
+        return head.removeprefix("data:"), base64.b64decode(data, validate=True)
+    except binascii.Error:
+        return head, b""
 
 
 def _fault_of_calls(role: str, calls: Any, used: set[str], param: str) -> Fault | None:
@@ -244,7 +290,11 @@ class FakeOpenAI(FakeServer):
             if role == "tool":
                 out.append(Told("result", content, message["tool_call_id"]))
                 continue
-            if content is not None:
+            if isinstance(content, list):
+                said = "\n".join(part["text"] for part in content if part["type"] == "text")
+                media = tuple(medium[0] for part in content if (medium := medium_of(part)) is not None)
+                out.append(Told(role, said, media=media))
+            elif content is not None:
                 out.append(Told(role, content))
             for made in message.get("tool_calls", ()):
                 function = made["function"]

@@ -130,7 +130,9 @@ def _fault_of_items(items: list[dict[str, Any]]) -> Fault | None:
                 thought = str(item.get("id"))
                 fault = _fault_of_reasoning(item, param)
             case "message":
-                if not str(item.get("content") or "").strip():
+                if isinstance(item.get("content"), list) and item.get("role") == "user":
+                    fault = _fault_of_output(item["content"], f"{param}.content")
+                elif not str(item.get("content") or "").strip():
                     fault = Fault("the content is missing or blank", f"{param}.content")
             case _:
                 fault = Fault(f"Invalid value: '{kind}'.", f"{param}.type")
@@ -249,11 +251,13 @@ class FakeResponses(FakeServer):
                 case "function_call":
                     out.append(Told("call", item["arguments"], item["call_id"], item["name"]))
                 case "function_call_output":
-                    out.append(_told_result(item))
+                    text, media = _told_parts(item["output"])
+                    out.append(Told("result", text, item["call_id"], media=media))
                 case "reasoning":
                     out.append(Told("opaque", json.dumps(item)))
                 case _:
-                    out.append(Told(item["role"], item["content"]))
+                    text, media = _told_parts(item["content"])
+                    out.append(Told(item["role"], text, media=media))
         return out
 
     def tools(self, body: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -263,13 +267,13 @@ class FakeResponses(FakeServer):
         return str(body.get("tool_choice", "auto"))
 
 
-def _told_result(item: dict[str, Any]) -> Told:
-    output = item["output"]
-    if isinstance(output, str):
-        return Told("result", output, item["call_id"])
-    texts = [part["text"] for part in output if part["type"] == "input_text"]
-    urls = [part.get("image_url") or part.get("file_data") for part in output if part["type"] != "input_text"]
-    return Told("result", "\n".join(texts), item["call_id"], media=tuple(url[5:].partition(";")[0] for url in urls))
+def _told_parts(content: str | list[dict[str, Any]]) -> tuple[str, tuple[str, ...]]:
+    """The text of a content, and the media types of what it shows."""
+    if isinstance(content, str):
+        return content, ()
+    texts = [part["text"] for part in content if part["type"] == "input_text"]
+    urls = [part.get("image_url") or part.get("file_data") for part in content if part["type"] != "input_text"]
+    return "\n".join(texts), tuple(str(url)[5:].partition(";")[0] for url in urls)
 
 
 def _output(play: Play) -> list[dict[str, Any]]:

@@ -26,6 +26,7 @@ _STARTS: Final = {
     "image/webp": b"RIFF",
     "application/pdf": b"%PDF-",
 }
+_SOUNDS: Final = {"audio/wav": b"RIFF", "audio/mp3": (b"ID3", b"\xff"), "audio/flac": b"fLaC", "audio/ogg": b"OggS"}
 UNSIGNED: Final = {"skip_thought_signature_validator", "context_engineering_is_the_way_to_go"}
 """What the guide to thought signatures names for calls that another model made."""
 _AFTER: Final = "Please ensure that function response turn comes immediately after a function call turn."
@@ -176,6 +177,8 @@ def _fault_of_part(part: dict[str, Any], role: str, place: str) -> Fault | None:
         return Fault("the text is empty", f"{place}.text")
     if (kind == "functionCall") is not (role == "model") and kind != "text":
         return Fault(f"a {kind} is not of the role {role}", place)
+    if kind == "inlineData" and (fault := _fault_of_data(part[kind], {**_STARTS, **_SOUNDS}, place)) is not None:
+        return fault
     if kind in ("functionCall", "functionResponse") and not _NAME.fullmatch(str(part[kind].get("name"))):
         return Fault("the name is missing or illegal", f"{place}.{kind}.name")
     if kind == "functionCall" and not isinstance(part[kind].get("args", {}), dict):
@@ -193,15 +196,19 @@ def _fault_of_response(given: dict[str, Any], place: str) -> Fault | None:
         return Fault("the response is no object with output or error", f"{place}.function_response.response")
     if "id" in given and not str(given["id"]).strip():
         return Fault("the id is blank", f"{place}.function_response.id")
-    for part in given.get("parts", ()):
-        inline = part.get("inlineData", {})
-        start = _STARTS.get(inline.get("mimeType"))
-        try:
-            data = base64.b64decode(inline.get("data", ""), validate=True)
-        except binascii.Error:
-            data = b""
-        if start is None or not data.startswith(start):
-            return Fault("Unable to process input image. Please retry or report.", f"{place}.function_response.parts")
+    parts = (part.get("inlineData", {}) for part in given.get("parts", ()))
+    faults = (_fault_of_data(inline, _STARTS, f"{place}.function_response.parts") for inline in parts)
+    return next((fault for fault in faults if fault is not None), None)
+
+
+def _fault_of_data(inline: dict[str, Any], starts: Mapping[str, Any], place: str) -> Fault | None:
+    start = starts.get(inline.get("mimeType", ""))
+    try:
+        data = base64.b64decode(inline.get("data", ""), validate=True)
+    except binascii.Error:
+        data = b""
+    if start is None or not data.startswith(start):
+        return Fault("Unable to process input image. Please retry or report.", place)
     return None
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from counterfoil.core.call import Offer
 from counterfoil.core.call_entries import ResultEntry
+from counterfoil.core.content import Block, block_text
 from counterfoil.core.entries import CallRecord, MessageEntry, TurnEntry
 from counterfoil.core.errors import ModelError
 from counterfoil.core.jsontext import JsonValue, dumps, loads
@@ -31,6 +32,9 @@ KEY: Final = "sk-canary-5d1c7a0e93b24f68"
 PNG: Final = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x01\x00\x00\x00\x01\x08\x06\x00\x00\x00\x1f\x15\xc4\x89"
 """How an image of one pixel begins."""
 
+WAV: Final = b"RIFF\x24\x00\x00\x00WAVEfmt "
+"""How a sound begins."""
+
 SOON: Final = 20.0
 """Seconds after which a test that hangs fails; nothing is measured against it."""
 
@@ -47,9 +51,10 @@ HOSTILE: Final = (
 """Texts that have broken programs of this kind: nothing, white space, controls, marks of other wires, a long one."""
 
 
-def said(words: str, author: AuthorType = "Human") -> MessageEntry:
-    """A message."""
-    return MessageEntry(run_id="r", at=0, text=words, author_type=author)
+def said(words: str, author: AuthorType = "Human", *blocks: Block) -> MessageEntry:
+    """A message; with blocks its text is theirs."""
+    text = "\n".join(map(block_text, blocks)) if blocks else words
+    return MessageEntry(run_id="r", at=0, text=text, blocks=blocks, author_type=author)
 
 
 def made(identity: str, provider: str | None = None, name: str = "look", raw: str = "{}") -> CallRecord:

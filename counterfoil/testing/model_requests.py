@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from counterfoil.core.call import Offer
-from counterfoil.core.content import Audio, File, Image, Text
+from counterfoil.core.content import Audio, Block, File, Image, Link, Text, block_text
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.outcome import Rejected
 from counterfoil.core.result import ToolResult, seal
@@ -19,6 +19,7 @@ from counterfoil.testing.model_bench import (
     HOSTILE,
     LOOK,
     PNG,
+    WAV,
     At,
     ModelBench,
     Serve,
@@ -193,6 +194,43 @@ class RequestTests(ModelBench):
                     await at.turn(request(said("Go"), turn(made("c1", "c1")), result("c1", shown)))
                     (told,) = of(at, "result")
                     assert told.media or "bytes]" in told.text
+
+        main()
+
+    @awaited
+    async def test_media_of_a_message_reach_the_model_or_are_named_in_their_places(self, serve: Serve) -> None:
+        given = (Image(PNG), Audio(WAV), File(b"%PDF-1.7", "application/pdf", "a.pdf"), Link("https://a.example", "A"))
+        first = said("", "Human", Text("What is it?"), *given, File(b"one\ntwo", "text/plain", "b.txt"))
+        second = said("", "Human", Image(PNG, "image/jpeg"))
+        async with serve(Play("fine")) as at:
+            await at.turn(request(first, turn(words="A dot."), second))
+            told = of(at, "user")
+        words = "\n".join(one.text for one in told)
+        media = [kind for one in told for kind in one.media]
+        for block, kind in ((given[0], "image/png"), (given[1], "audio/wav"), (given[2], "application/pdf")):
+            assert (kind in media) is not (block_text(block) in words), "it is shown or named, once"
+        assert words.startswith("What is it?")
+        assert "A <https://a.example>" in words
+        assert "[file b.txt, text/plain, 7 bytes]\none\ntwo" in words
+        assert media.count("image/png") in (0, 2)
+
+    @pytest.mark.parametrize(
+        "blocks",
+        [
+            pytest.param((Text(""), Image(PNG)), id="an image alone"),
+            pytest.param((Text(" "), Text("")), id="nothing to read"),
+            pytest.param((Image(PNG + bytes(21 << 20)), Text("Large.")), id="a large image"),
+            pytest.param((Image(b"II*\x00"), File(b"\x00", "a/b", "\n"), Audio(b"")), id="what nobody reads"),
+            pytest.param((File(b"%PDF-1.7"), Audio(b"\xff\xfb"), Audio(b"OggS"), Audio(b"fLaC")), id="other kinds"),
+        ],
+    )
+    def test_no_medium_of_a_message_is_refused(self, serve: Serve, blocks: tuple[Block, ...]) -> None:
+        @awaited
+        async def main() -> None:
+            async with serve(Play("fine")) as at:
+                await at.turn(request(said("", "Human", *blocks)))
+                told = of(at, "user")
+            assert all(one.media or one.text.strip() for one in told)
 
         main()
 

@@ -54,7 +54,7 @@ class AnthropicMessages(SdkModel):
             hold them (see `in_dialect`).
         formats: ask for the form of an answer with ``output_config``; False, for models that do not know it, has the
             answer given as a call of a tool, as it is anyway where the dialect cannot say its schema.
-        media: send images and PDF files of results; False names them in text.
+        media: send images and PDF files; False names them in text.
         **settings: those of `SdkModel`; the client is an `AsyncAnthropic`. Of the parameters ``max_tokens`` is 16,000
             unless set, and ``cache_control`` marks tools, system text and the newest messages for the server's cache.
 

@@ -15,24 +15,24 @@ What the wire forces on us, beside what holds for all (shared/replay.py):
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from counterfoil.adapters.models.anthropic.schema import MAX_OPTIONAL, MAX_TOOLS, MAX_UNIONS, in_dialect
-from counterfoil.adapters.models.shared.media import kind_of
+from counterfoil.adapters.models.shared.media import encoded, message_parts
 from counterfoil.adapters.models.shared.opaque import own_items
 from counterfoil.adapters.models.shared.replay import EMPTY, filled, is_blank, legal_name, replayed
 from counterfoil.adapters.models.shared.strict import WRAP
 from counterfoil.core.call_entries import ResultEntry
 from counterfoil.core.content import Block, File, Image, block_text
-from counterfoil.core.context import CallKey, wire_ids
 from counterfoil.core.entries import MessageEntry, TurnEntry
 from counterfoil.core.jsontext import JsonValue, clean_text, loads
+from counterfoil.core.media import shown_as
+from counterfoil.core.pairs import CallKey, wire_ids
 from counterfoil.core.words import elided
-from counterfoil.model import ModelRequest
+from counterfoil.model import Item, ModelRequest
 
 WIRE: Final = "anthropic-messages"
 """The name under which thinking of this wire is kept."""
@@ -193,7 +193,7 @@ def _messages(request: ModelRequest, settings: Settings, origin: str) -> list[di
     for position, item in enumerate(request.items):
         match item:
             case MessageEntry():
-                add("user", [_text(filled(item.text))])
+                add("user", _said(item, position, whole) if item.blocks else [_text(filled(item.text))])
             case TurnEntry():
                 if not out:
                     add("user", [_text(EMPTY)])
@@ -273,15 +273,12 @@ def _texts(turn: TurnEntry, layout: list[dict[str, JsonValue]]) -> Iterator[dict
 
 
 def _whole(request: ModelRequest) -> frozenset[tuple[int, int]]:
-    """Which media go out as they are, by position of the result and place in it: the newest, within the limits."""
+    """Which media go out as they are, by position of the item and place in it: the newest, within the limits."""
     found: set[tuple[int, int]] = set()
     size = 0
     for position in range(len(request.items) - 1, -1, -1):
         item = request.items[position]
-        # All of an error's result must be text, says the API.
-        if not isinstance(item, ResultEntry) or position in request.elided or item.result.is_error:
-            continue
-        for place, block in enumerate(item.result.content):
+        for place, block in enumerate(_blocks(item) if position not in request.elided else ()):
             if not _is_medium(block):
                 continue
             size += len(block.data)  # type: ignore[union-attr]  # a medium
@@ -291,14 +288,37 @@ def _whole(request: ModelRequest) -> frozenset[tuple[int, int]]:
     return frozenset(found)
 
 
-def _is_medium(block: Block) -> bool:
-    match block:
-        case Image():
-            return len(block.data) <= MAX_IMAGE and kind_of(block.data) not in (None, "application/pdf")
-        case File():
-            return kind_of(block.data) == "application/pdf"
+def _blocks(item: Item) -> Sequence[Block]:
+    match item:
+        case MessageEntry():
+            return item.blocks
+        case ResultEntry() if not item.result.is_error:  # all of an error's result must be text, says the API
+            return item.result.content
         case _:
-            return False
+            return ()
+
+
+def _is_medium(block: Block) -> bool:
+    return shown_as(block) is not None and (
+        isinstance(block, File) or (isinstance(block, Image) and len(block.data) <= MAX_IMAGE)
+    )
+
+
+def _said(message: MessageEntry, position: int, whole: frozenset[tuple[int, int]]) -> list[dict[str, Any]]:
+    """A message that is more than text."""
+    return message_parts(
+        message.blocks, lambda place, block: _medium(block) if (position, place) in whole else None, _text
+    )
+
+
+def _medium(block: Block) -> dict[str, Any] | None:
+    if not isinstance(block, (Image, File)):
+        return None
+    source = {"type": "base64", "media_type": shown_as(block), "data": encoded(block.data)}
+    if isinstance(block, Image):
+        return {"type": "image", "source": source}
+    title = {} if is_blank(block.name or "") else {"title": block.name}
+    return {"type": "document", "source": source, **title}
 
 
 def _content(entry: ResultEntry, position: int, whole: frozenset[tuple[int, int]]) -> str | list[dict[str, Any]]:
@@ -310,16 +330,8 @@ def _content(entry: ResultEntry, position: int, whole: frozenset[tuple[int, int]
 
 def _parts(blocks: Sequence[Block], position: int, whole: frozenset[tuple[int, int]]) -> Iterator[dict[str, Any]]:
     for place, block in enumerate(blocks):
-        if (position, place) in whole and isinstance(block, (Image, File)):
-            source = {
-                "type": "base64",
-                "media_type": kind_of(block.data),
-                "data": base64.b64encode(block.data).decode(),
-            }
-            if isinstance(block, Image):
-                yield {"type": "image", "source": source}
-            else:
-                title = {} if is_blank(block.name or "") else {"title": block.name}
-                yield {"type": "document", "source": source, **title}
+        part = _medium(block) if (position, place) in whole else None
+        if part is not None:
+            yield part
         elif not is_blank(text := block_text(block)):
             yield _text(text)

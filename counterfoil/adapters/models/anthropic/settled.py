@@ -102,13 +102,14 @@ def without_budget(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_media(body: dict[str, Any]) -> dict[str, Any]:
-    """The body with media of results named in text."""
+    """The body with media named in text."""
     messages = []
     for message in body["messages"]:
         blocks = []
         for block in message["content"]:
             parts = block.get("content")
-            blocks.append(block if not isinstance(parts, list) else block | {"content": [_named(p) for p in parts]})
+            named = block | {"content": [_named(p) for p in parts]} if isinstance(parts, list) else _named(block)
+            blocks.append(named)
         messages.append(message | {"content": blocks})
     return body | {"messages": messages}
 

@@ -56,8 +56,8 @@ class GoogleGemini(SdkModel):
     Args:
         model: the model's name, such as ``gemini-3-pro``, also with ``models/`` or ``tunedModels/`` before it.
         stream: ask for the answer as it comes; False asks for it whole.
-        media: send images and PDF files of results, or name them in text; None: as the model's name says, since
-            models before Gemini 3 take text alone.
+        media: send images, sounds and PDF files, or name them in text; None: those of messages, and those of results
+            as the model's name says, since models before Gemini 3 take text alone.
         parameters: settings of the SDK's ``GenerateContentConfig``, in its spelling or the wire's, such as
             ``temperature`` and ``max_output_tokens``.
         **settings: those of `SdkModel`. ``client`` is a `google.genai.Client` of the Gemini API.
@@ -88,7 +88,7 @@ class GoogleGemini(SdkModel):
         if getattr(settings.get("client"), "vertexai", False):
             raise DefinitionError("google takes a client of the Gemini API; this one is of another API of Google's")
         self._stream = stream
-        self._settings = Settings(media=takes_media(model) if media is None else media)
+        self._settings = Settings(media=takes_media(model) if media is None else media, prompts=media is not False)
 
     def respond(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         """The model's answer as it comes, the finished turn last; see `SdkModel.events`."""

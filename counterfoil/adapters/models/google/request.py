@@ -7,7 +7,7 @@ What the wire forces on us, beside what holds for all (shared/replay.py):
 * The results of a turn stand together in the content right after it, as many as its calls. An id is optional: a call
   whose provider gave it none goes without, and is paired with its result by name and order.
 * A result is an object: ``output`` or ``error`` (`FunctionResponse` of the SDK), and beside it images and PDF files,
-  which models before Gemini 3 do not take.
+  which models before Gemini 3 do not take. A message takes them with every model, and sounds too.
 * A thought signature goes back on the very part that carried it (the guide to thought signatures). In place of one
   that no origin of ours gave stands, where a model insists, the value that the guide names for calls of others.
 * No part is empty, except a text that carries a signature.
@@ -15,22 +15,22 @@ What the wire forces on us, beside what holds for all (shared/replay.py):
 
 from __future__ import annotations
 
-import base64
 import copy
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from counterfoil.adapters.models.google.names import wire_name, wire_schema
-from counterfoil.adapters.models.shared.media import kind_of
+from counterfoil.adapters.models.shared.media import encoded, message_parts
 from counterfoil.adapters.models.shared.opaque import own_items
 from counterfoil.adapters.models.shared.replay import EMPTY, filled, is_blank, replayed
 from counterfoil.core.call_entries import ResultEntry
-from counterfoil.core.content import Block, File, Image, block_text
-from counterfoil.core.context import CallKey, wire_ids
+from counterfoil.core.content import Audio, Block, File, Image, block_text
 from counterfoil.core.entries import MessageEntry, TurnEntry
 from counterfoil.core.jsontext import JsonValue, clean_text, dumps, loads
+from counterfoil.core.media import shown_as
+from counterfoil.core.pairs import CallKey, wire_ids
 from counterfoil.core.words import elided
 from counterfoil.model import ModelRequest
 
@@ -43,8 +43,15 @@ UNSIGNED: Final = "skip_thought_signature_validator"
 MAX_MEDIUM: Final = 12 * 1024 * 1024
 """Bytes of an image or file; a request has 20 MB at most, and base64 adds a third."""
 
-_KINDS: Final = frozenset({"image/png", "image/jpeg", "image/webp", "application/pdf"})
+_KINDS: Final = {kind: kind for kind in ("image/png", "image/jpeg", "image/webp", "application/pdf")}
 """What a result may show (the guide to function calling, multimodal responses)."""
+_SOUNDS: Final = {
+    "audio/wav": "audio/wav",
+    "audio/mpeg": "audio/mp3",
+    "audio/flac": "audio/flac",
+    "audio/ogg": "audio/ogg",
+}
+"""What a message may show beside that, by the guide's names (the guide to audio understanding)."""
 _BLIND: Final = re.compile(r"(models/)?gemini-[12]\b.*")
 """Models whose results are text alone."""
 _CHOICE: Final = {"auto": "AUTO", "required": "ANY", "none": "NONE"}
@@ -56,6 +63,9 @@ class Settings:
     """How one model is asked; see `GoogleGemini`."""
 
     media: bool
+    """Results may show media."""
+    prompts: bool = True
+    """Messages may show media."""
     unsigned: str | None = None
     """What stands on calls without a signature of their own; None until a model insists."""
     forms_with_tools: bool = True
@@ -173,7 +183,7 @@ def _pieces(request: ModelRequest, settings: Settings, origin: str) -> Iterator[
     for position, item in enumerate(request.items):
         match item:
             case MessageEntry():
-                yield "user", [{"text": filled(item.text)}]
+                yield "user", _said(item, settings) if item.blocks else [{"text": filled(item.text)}]
             case TurnEntry():
                 names |= {(item.run_id, item.step, n): call.tool_name for n, call in enumerate(item.calls)}
                 parts = _turn(item, ids, own_items(item.reasoning, WIRE, origin))
@@ -208,24 +218,26 @@ def _result(item: ResultEntry, settings: Settings, pointer: str | None) -> dict[
     word = "error" if item.result.is_error else "output"
     if pointer is not None:
         return {"response": {word: pointer}}
-    shown = [block for block in item.result.content if settings.media and _is_medium(block)]
-    if not shown:
+    shown = [(block, _medium(block, _KINDS) if settings.media else None) for block in item.result.content]
+    parts = [part for _, part in shown if part is not None]
+    if not parts:
         return {"response": {word: item.result.model_output}}
-    texts = [block_text(block) for block in item.result.content if block not in shown]
+    texts = [block_text(block) for block, part in shown if part is None]
     said = "\n".join(text for text in texts if not is_blank(text))
-    return {"response": {word: said or EMPTY}, "parts": [_medium(block) for block in shown]}
+    return {"response": {word: said or EMPTY}, "parts": parts}
 
 
-def _is_medium(block: Block) -> bool:
-    if not isinstance(block, (Image, File)) or len(block.data) > MAX_MEDIUM:
-        return False
-    kind = kind_of(block.data)
-    return kind in _KINDS and (kind == "application/pdf") == isinstance(block, File)
+def _said(message: MessageEntry, settings: Settings) -> list[dict[str, Any]]:
+    """A message that is more than text."""
+    kinds = {**_KINDS, **_SOUNDS} if settings.prompts else {}
+    return message_parts(message.blocks, lambda _, block: _medium(block, kinds), lambda text: {"text": text})
 
 
-def _medium(block: Block) -> dict[str, Any]:
-    data: bytes = block.data  # type: ignore[union-attr]  # an image or a file, as seen above
-    return {"inlineData": {"mimeType": kind_of(data), "data": base64.b64encode(data).decode()}}
+def _medium(block: Block, kinds: Mapping[str, str]) -> dict[str, Any] | None:
+    kind = kinds.get(shown_as(block) or "")
+    if kind is None or not isinstance(block, (Image, Audio, File)) or len(block.data) > MAX_MEDIUM:
+        return None
+    return {"inlineData": {"mimeType": kind, "data": encoded(block.data)}}
 
 
 def _turn(turn: TurnEntry, ids: dict[CallKey, str], layout: list[dict[str, JsonValue]]) -> list[dict[str, Any]]:

@@ -111,6 +111,7 @@ class LocalModel(OpenAIChat):
             servers.SMALL if self._small else weights.stem,
             parameters={**(SMALL_PARAMETERS if self._small else {}), **(parameters or {})},
             extra_body={"cache_prompt": False, **(extra_body or {})},
+            media=False,  # the server runs without what models see with
             **settings,
         )
         try:

@@ -39,7 +39,7 @@ class OpenAIResponses(OpenAIModel):
         model: the model's name on the server.
         stream: ask for the answer as it comes; False asks for it whole, for servers and accounts without streams.
         strict: offer tools and the form of an answer in OpenAI's strict dialect of JSON Schema (see `Dialect`).
-        media: send images and PDF files of results; False, for models without eyes, names them in text.
+        media: send images and PDF files; False, for models without eyes, names them in text.
         **settings: those of `SdkModel`. The parameters ``include`` and ``store`` may be set: ``include`` None asks
             for no encrypted reasoning.
 

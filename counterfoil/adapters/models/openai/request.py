@@ -7,8 +7,8 @@ What the wire forces on us, beside what holds for all (shared/replay.py):
   message or call that it led to; the last item of a turn it must not be (`ResponseReasoningItemParam` of the SDK).
 * Messages of an answer have a ``phase`` that goes back with them (`EasyInputMessageParam`).
 * A call's id has at most 64 characters. Where it is missing, longer or used before, ours stands in.
-* A result is text, or a list of texts, images and files (`ResponseFunctionCallOutputItemParam`). Sound has no place,
-  nor has an image that is none of PNG, JPEG, GIF and WebP by its own bytes; their text says what they were.
+* A result or a message is text, or a list of texts, images and files (`ResponseFunctionCallOutputItemParam`). Sound has
+  no place, nor has an image that is none of PNG, JPEG, GIF and WebP by its own bytes; their text says what they were.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from counterfoil.adapters.models.shared.media import data_url, kind_of
+from counterfoil.adapters.models.shared.media import data_url, message_parts
 from counterfoil.adapters.models.shared.opaque import own_items
 from counterfoil.adapters.models.shared.replay import EMPTY, filled, is_blank, legal_name, replayed
 from counterfoil.adapters.models.shared.strict import Dialect
 from counterfoil.core.call_entries import ResultEntry
 from counterfoil.core.content import Block, File, Image, block_text
-from counterfoil.core.context import CallKey, wire_ids
 from counterfoil.core.entries import MessageEntry, TurnEntry
 from counterfoil.core.jsontext import JsonValue, clean_text
+from counterfoil.core.media import shown_as
+from counterfoil.core.pairs import CallKey, wire_ids
 from counterfoil.core.words import elided
 from counterfoil.model import ModelRequest
 
@@ -104,7 +105,7 @@ def _items(request: ModelRequest, settings: Settings, origin: str) -> Iterator[d
         match item:
             case MessageEntry():
                 role = "system" if item.author_type == "System" else "user"
-                yield {"role": role, "content": filled(item.text)}
+                yield {"role": role, "content": _told(item, settings) if item.blocks else filled(item.text)}
             case TurnEntry():
                 yield from _turn(item, ids, own_items(item.reasoning, WIRE, origin))
             case ResultEntry():
@@ -112,7 +113,7 @@ def _items(request: ModelRequest, settings: Settings, origin: str) -> Iterator[d
                 if position in request.elided:
                     output = elided(item.call_id, item.size)
                 else:
-                    media = settings.media and any(map(_is_medium, item.result.content))
+                    media = settings.media and any(map(_medium, item.result.content))
                     output = list(_parts(item.result.content)) if media else item.result.model_output
                 call_id = ids[item.run_id, item.step, item.index]
                 yield {"type": "function_call_output", "call_id": call_id, "output": output}
@@ -190,19 +191,34 @@ def _message(text: str, phase: JsonValue = None) -> dict[str, Any]:
     return message if phase is None else message | {"phase": phase}
 
 
-def _is_medium(block: Block) -> bool:
-    if not isinstance(block, (Image, File)) or len(block.data) > MAX_MEDIUM:
-        return False
-    kind = kind_of(block.data)
-    return kind is not None and (kind == "application/pdf") == isinstance(block, File)
+def _told(message: MessageEntry, settings: Settings) -> list[dict[str, Any]]:
+    """A message that is more than text."""
+
+    def shown(_: int, block: Block) -> dict[str, Any] | None:
+        part = _medium(block) if settings.media else None
+        return part | {"detail": "auto"} if part is not None and isinstance(block, Image) else part
+
+    return message_parts(message.blocks, shown, _text)
+
+
+def _medium(block: Block) -> dict[str, Any] | None:
+    kind = shown_as(block)
+    if kind is None or not isinstance(block, (Image, File)) or len(block.data) > MAX_MEDIUM:
+        return None
+    url = data_url(block.data, kind)
+    if isinstance(block, Image):
+        return {"type": "input_image", "image_url": url}
+    return {"type": "input_file", "filename": block.name or "file.pdf", "file_data": url}
 
 
 def _parts(blocks: Sequence[Block]) -> Iterator[dict[str, Any]]:
     for block in blocks:
-        if isinstance(block, Image) and _is_medium(block):
-            yield {"type": "input_image", "image_url": data_url(block.data, kind_of(block.data) or block.mime)}
-        elif isinstance(block, File) and _is_medium(block):
-            url = data_url(block.data, "application/pdf")
-            yield {"type": "input_file", "filename": block.name or "file.pdf", "file_data": url}
+        part = _medium(block)
+        if part is not None:
+            yield part
         elif not is_blank(text := block_text(block)):
-            yield {"type": "input_text", "text": text}
+            yield _text(text)
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "input_text", "text": text}

@@ -34,6 +34,7 @@ class OpenAIChat(OpenAIModel):
         model: the model's name on the server.
         strict: offer tools and the form of an answer in OpenAI's strict dialect of JSON Schema (see `Dialect`);
             off, since many other servers do not know it.
+        media: send images, sounds and PDF files of messages; False, for models without eyes, names them in text.
         **settings: those of `SdkModel`; the parameter ``stream_options`` None serves servers that refuse it.
 
     Raises:
@@ -44,8 +45,9 @@ class OpenAIChat(OpenAIModel):
     path = "/chat/completions"
     fixed = frozenset({"messages", "model", "n", "stream", "tools"})
 
-    def __init__(self, model: str, *, strict: bool = False, **settings: Any) -> None:
+    def __init__(self, model: str, *, strict: bool = False, media: bool = True, **settings: Any) -> None:
         super().__init__(model, **settings)
+        self._media = media
         self._dialect = Dialect(strict=strict)
 
     def respond(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
@@ -56,7 +58,7 @@ class OpenAIChat(OpenAIModel):
         return self.answered(request, client, lambda: self._body(request), answer, finish)
 
     def _body(self, request: ModelRequest) -> dict[str, Any]:
-        body = self.with_parameters(body_of(self.model, request, self._dialect), request.parameters)
+        body = self.with_parameters(body_of(self.model, request, self._dialect, media=self._media), request.parameters)
         if not request.tools:
             body.pop("tool_choice", None)
             body.pop("parallel_tool_calls", None)

@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any
 
-_SIGNATURES: Final[Mapping[bytes, str]] = {
-    b"\x89PNG\r\n\x1a\n": "image/png",
-    b"\xff\xd8\xff": "image/jpeg",
-    b"GIF87a": "image/gif",
-    b"GIF89a": "image/gif",
-    b"%PDF-": "application/pdf",
-}
-"""First bytes of the kinds that providers read (their registrations with IANA)."""
+from counterfoil.adapters.models.shared.replay import EMPTY, is_blank
+from counterfoil.core.content import Block
+from counterfoil.core.media import read_as
 
 
-def kind_of(data: bytes) -> str | None:
-    """The media type that the bytes have, whatever they are called; None where it is not one that providers read.
-
-    Providers refuse a request in which the name of an image's type is wrong, and the record would send it again in
-    each later request.
-    """
-    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
-        return "image/webp"
-    return next((kind for start, kind in _SIGNATURES.items() if data.startswith(start)), None)
+def encoded(data: bytes) -> str:
+    """The bytes in base64."""
+    return base64.b64encode(data).decode()
 
 
 def data_url(data: bytes, kind: str) -> str:
     """The bytes as a ``data:`` URL."""
-    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+    return f"data:{kind};base64,{encoded(data)}"
+
+
+def message_parts(
+    blocks: Sequence[Block],
+    shown: Callable[[int, Block], dict[str, Any] | None],
+    text: Callable[[str], dict[str, Any]],
+) -> list[dict[str, Any]]:
+    """The parts of a person's message: media as the wire shows them, everything else as text.
+
+    Args:
+        blocks: those of the message.
+        shown: the part for the block at this place; None where the wire does not show it.
+        text: the part for a text.
+    """
+    out = []
+    for place, block in enumerate(blocks):
+        part = shown(place, block)
+        if part is None and not is_blank(said := read_as(block)):
+            part = text(said)
+        if part is not None:
+            out.append(part)
+    return out or [text(EMPTY)]
