@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 
 from counterfoil.core import words
 from counterfoil.core.context import CHARS_PER_TOKEN, Fitter
-from counterfoil.core.entries import CallRecord, CancelEntry, TurnEntry
+from counterfoil.core.entries import CallRecord, CancelEntry, ResumedEntry, TurnEntry
 from counterfoil.core.errors import DefinitionError, ModelError
 from counterfoil.core.events import TurnDelta
 from counterfoil.core.jsontext import JsonValue, clean_text, dumps, normal
@@ -59,12 +59,14 @@ class Driven(Protocol):
 class Offered:
     """What one turn is offered: offers, names and the digest that goes on record."""
 
-    __slots__ = ("digest", "names", "offers")
+    __slots__ = ("chars", "digest", "names", "offers")
 
     def __init__(self, tools: tuple[Tool, ...]) -> None:
         self.offers = tuple(t.offer for t in tools)
         self.names = frozenset(t.name for t in tools)
-        self.digest = hashlib.sha256(dumps([[o.name, o.description, o.input_schema] for o in self.offers])).hexdigest()
+        said = dumps([[o.name, o.description, o.input_schema] for o in self.offers])
+        self.digest = hashlib.sha256(said).hexdigest()
+        self.chars = len(said)
 
 
 @functools.lru_cache(maxsize=256)
@@ -95,8 +97,9 @@ class Asking(Writing):
         self._leash = Leash()
         """What holds the request to the model."""
         self._fitter: Fitter | None = None
-        self._reads_on = False
-        """Some result was left out of a request to fit the context."""
+        self._reads_on = self.run.limits.context_tokens is not None
+        """Results may be left out of a request. What reads them is offered from the first turn on: one that came later
+        would change the beginning of all requests."""
         self._thought: list[str] = []
         """What the provider lets people see of the reasoning of the turn that is made now."""
         self._discarded = NO_USAGE
@@ -148,18 +151,14 @@ class Asking(Writing):
 
     # what it is offered
 
-    async def _fit(self, request: ModelRequest, offer: Offered) -> Offered:
-        """Cut a request to the context budget; what it leaves out can be read with a tool that is offered then."""
+    def _fit(self, request: ModelRequest, offer: Offered) -> None:
+        """Cut a request to the context budget."""
         if self._fitter is None:
-            self._fitter = Fitter(self.run.limits.context_tokens)
-        reserve = (len(request.instructions) + len(dumps([o.input_schema for o in offer.offers]))) // CHARS_PER_TOKEN
+            began = [e.entry for e in self.run.log if isinstance(e, ResumedEntry) and e.limits is not None]
+            self._fitter = Fitter(self.run.limits.context_tokens, began[-1] if began else self.head.entry)
+        reserve = (len(request.instructions) + offer.chars) // CHARS_PER_TOKEN
         cut = self._fitter.fit(request.history, reserve)
         request.history, request.length, request.elided = cut.items, cut.length, cut.elided
-        if cut.elided and not self._reads_on:
-            self._reads_on = True
-            offer = await self._offer()
-            request.tools = offer.offers
-        return offer
 
     async def _offer(self) -> Offered:
         tools = []

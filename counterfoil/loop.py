@@ -127,7 +127,7 @@ class Drive(Asking):
             await self.write([ResumedEntry(**self._head())])
         self._collect_rejections()
         if run.open:
-            if self.record.has_kept:
+            if self.record.has_kept or self._reads_on:
                 self._take_builtin()
             self.env.offered = frozenset(self.env.tools)
             self.batch = Batch(self, self.env, run.batch)
@@ -309,9 +309,7 @@ class Drive(Asking):
         if self.record.queued:
             messages = [self.record.queued[n] for n in sorted(self.record.queued)]
             await self.write([
-                MessageEntry(
-                    **self._head(), text=m.text, blocks=m.blocks, author_name=m.author_name, queued=m.entry
-                )
+                MessageEntry(**self._head(), text=m.text, blocks=m.blocks, author_name=m.author_name, queued=m.entry)
                 for m in messages
             ])  # fmt: skip  # one list
         try:
@@ -325,7 +323,7 @@ class Drive(Asking):
                 output_schema=self.agent.output_schema, parameters=self.agent.parameters,
             )  # fmt: skip  # two rows
             if run.limits.context_tokens is not None:
-                offer = await self._fit(request, offer)
+                self._fit(request, offer)
             plain = not (self.hooks.before_model or self.hooks.after_model or run.limits.seconds is not None)
             turn = await (self._respond(request) if plain else self._guarded(request))
             entry = None if turn is None else self._turn_entry(turn, offer)

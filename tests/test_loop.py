@@ -334,6 +334,34 @@ def test_a_history_that_is_cut_to_its_budget_keeps_pairs_and_waiting_calls(place
 
 
 @both
+@law("6.read_result", "6.context-budget")
+def test_what_reads_results_that_are_left_out_is_offered_from_the_first_turn_on_and_after_a_crash(place):
+    @tool(read_only=True)
+    async def much(n: int) -> str:
+        """Give much."""
+        return f"{n} " * 500
+
+    gate = Gate()
+    turns = [[call("much", n=n, id=f"m{n}")] for n in range(4)]
+    turns += [[call("work", at="w", id="w"), call("read_result", call_id="m0", limit=4, id="r")]]
+    limits = Limits(context_tokens=700, concurrency=1)
+    desk, later = (agent(t, much, gate.tool(read_only=True), limits=limits) for t in (turns, [*turns, say("done")]))
+
+    async def main():
+        async with place.open(desk) as runtime:
+            run = await runtime.start("desk", "go")
+            await gate.began("w")
+            offered = [[str(tool["name"]) for tool in seen.tools] for seen in desk.model.requests]
+            assert offered == [["much", "work", "read_result"]] * 5
+        gate.open("w")
+        async with place.open(later) as runtime:
+            run = await arrives(await runtime.get(run.id), "completed")
+            assert run.results[-1].result.model_output.endswith("\n0 0 ")
+
+    go(main())
+
+
+@both
 @law("2.1", "4.never-empty")
 @case("R011")
 def test_whatever_happened_the_next_request_is_paired_and_never_empty(place):

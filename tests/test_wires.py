@@ -15,6 +15,7 @@ from counterfoil.adapters.models.shared.opaque import origin_of, own_items, tagg
 from counterfoil.adapters.models.shared.waiting import retry_after
 from counterfoil.core.call import Offer
 from counterfoil.core.content import Audio, File, Image, Json, Link, Text
+from counterfoil.core.context import Fitter
 from counterfoil.core.entries import CallRecord
 from counterfoil.core.errors import ModelError
 from counterfoil.core.jsontext import clean_text, normal
@@ -24,7 +25,7 @@ from counterfoil.core.turn import Usage
 from counterfoil.model import ModelRequest
 from counterfoil.testing.fake_openai import chunk, usage
 from counterfoil.testing.fake_server import Chunks, Play
-from counterfoil.testing.model_bench import HOSTILE, KEY, PNG, request, result, said, turn
+from counterfoil.testing.model_bench import HOSTILE, KEY, LOOK, PNG, request, result, said, turn
 from counterfoil.transcripts import Transcript, import_messages
 from tests.helpers import go
 from tests.marks import case, law
@@ -174,6 +175,48 @@ def test_any_imported_history_becomes_a_request_that_the_wire_takes(standing: St
     assert asked.fault is None
     told = standing.server.told(asked.body)
     assert [one.id for one in told if one.kind == "call"] == [one.id for one in told if one.kind == "result"]
+
+
+STEPS = st.lists(
+    st.tuples(
+        texts,
+        st.lists(st.tuples(ids, results() | st.integers(0, 3_000).map(lambda n: ToolResult.text("x" * n))), max_size=3),
+        st.none() | messages,
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@law("2.1", "6.context-budget")
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(steps=STEPS, budget=st.integers(0, 2_500), counted=st.sampled_from([0, 50, 5_000]))
+def test_every_cut_is_taken_takes_nothing_back_and_leaves_the_beginning_as_it_was(
+    standing: Standing, steps: list[Any], budget: int, counted: int
+) -> None:
+    items: list[Any] = [said("Go")]
+    fitter, gone, before, last = Fitter(budget, -1), set[str](), None, None
+    for step, (words, calls, message) in enumerate(steps):
+        made = [CallRecord(f"c{step}.{n}", given, "look", "{}") for n, (given, _) in enumerate(calls)]
+        items.append(turn(*made, words=words, step=step))
+        items[-1].usage = Usage(counted)
+        items += [result(c.call_id, calls[n][1], index=n, step=step, size=4_000) for n, c in enumerate(made)]
+        items += [] if message is None and made else [message or said("And?")]
+        cut = fitter.fit(items)
+        asked = ModelRequest("Be brief.", cut.items, cut.length, (LOOK,), "r", step, elided=cut.elided)
+        standing.ask(asked)
+        assert standing.server.asked[-1].fault is None
+        told = standing.server.told(standing.server.asked[-1].body)
+        calls_told = [one.id for one in told if one.kind == "call"]
+        assert [one.id for one in told if one.kind == "result"] == calls_told
+        kept = {item.call_id for p, item in enumerate(asked.items) if hasattr(item, "index") and p not in cut.elided}
+        assert not gone & kept, "what left a request never comes back"
+        gone |= {item.call_id for item in items if hasattr(item, "index")} - kept
+        assert {f"c{step}.{n}" for n in range(len(calls))} <= kept, "the newest batch is whole"
+        state = cut.elided, cut.left_out
+        if state == last and before is not None:
+            assert told[: len(before)] == before, "nothing was cut, so a cache of the request before counts"
+        before, last = told, state
 
 
 @tool(needs_approval=True)

@@ -2,8 +2,9 @@
 
 The rule of the budget (contract 6): old results are elided first, the oldest first, to a pointer that says
 how to read them; then whole old turns are left out with all their results. Messages stay, and the newest turn
-with its results stays whole. What left one request never comes back in a later one, so that a provider's
-cache of the beginning stays good and the work of a request grows with its own items, not with the whole run.
+with its results stays whole. What left one request never comes back in a later one, and a cut makes room for the
+next steps too, so that a provider's cache of the beginning stays good and the work of a request grows with its own
+items, not with the whole run. How large a request was is what its provider counted; what came since is estimated.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ CHARS_PER_TOKEN = 4
 """Characters of English text or JSON that make a token, by the tokenizers' own rule of thumb."""
 ITEM_TOKENS = 8
 """Tokens of the frame around a message, a call or a result."""
+ROOM = 4
+"""Where a request is too large, so much of the budget beside the newest turn is freed: a quarter. Less would change the
+beginning of nearly every request, and more would forget what may be needed."""
 MEDIA_TOKENS = 1_000
 """Tokens of an image or another medium; providers count 85 to 1,600 for an image of ordinary size."""
 
@@ -40,7 +44,7 @@ class Cut:
     left_out: int
     """Turns that are left out with all their results."""
     tokens: int
-    """The estimate for ``items`` as they are shown, without the reserve."""
+    """Those of ``items`` as they are shown, without the reserve: as the provider counted, the rest estimated."""
 
 
 class Fitter:
@@ -51,13 +55,19 @@ class Fitter:
     """
 
     __slots__ = (
-        "_costs", "_elide_at", "_elided", "_from", "_held", "_items", "_left_out", "_newest", "_seen",
-        "_tokens", "budget",
+        "_costs", "_elide_at", "_elided", "_fresh", "_from", "_held", "_items", "_left_out", "_newest", "_seen",
+        "_since", "_tokens", "budget",
     )  # fmt: skip  # a list of names reads better in rows
 
-    def __init__(self, budget: int | None) -> None:
-        """A fitter for ``budget`` tokens; with None every request holds everything."""
+    def __init__(self, budget: int | None, since: int = 0) -> None:
+        """A fitter for ``budget`` tokens; with None every request holds everything.
+
+        Args:
+            budget: of each request.
+            since: the entry at which this budget began; what a turn before it cost says nothing of a request of ours.
+        """
         self.budget = budget
+        self._since = since
         self._reset(())
 
     def _reset(self, items: Sequence[Item]) -> None:
@@ -68,6 +78,8 @@ class Fitter:
         self._seen: Item | None = None
         self._newest: int | None = None
         """Position of the newest turn."""
+        self._fresh = 0
+        """Tokens of the newest turn and of all after it."""
         self._from = 0
         """Everything before it is left out, but for the messages in `_held`."""
         self._held: list[Item] = []
@@ -98,10 +110,13 @@ class Fitter:
             if type(item) is TurnEntry:
                 # The request that this turn answers was cut too.
                 self._shrink(reserve)
-                self._newest = position
+                self._newest, self._fresh = position, 0
+                if item.entry > self._since and item.usage.input_tokens:
+                    self._tokens = item.usage.input_tokens - reserve
             cost = estimate(item)
             self._costs.append(cost)
             self._tokens += cost
+            self._fresh += cost
             self._seen = item
         self._shrink(reserve)
         if not self._from:
@@ -115,6 +130,9 @@ class Fitter:
         if self.budget is None or self._newest is None:
             return
         most = self.budget - reserve
+        if self._tokens <= most:
+            return
+        most -= max(most - self._fresh, 0) // ROOM
         while self._tokens > most and self._elide_at < self._newest:
             self._elide()
         while self._tokens > most and self._leave_out():

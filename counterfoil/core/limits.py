@@ -75,7 +75,8 @@ class Limits:
     keep_apart_bytes: int = KEEP_APART_BYTES
     """A text over this many bytes is stored apart."""
     context_tokens: int | None = None
-    """Tokens of a request, estimated; older results are elided beyond it."""
+    """Tokens of a request: as the provider counted the last one, with what came since estimated. Beyond it older
+    results are elided."""
     cancel_grace: float = CANCEL_GRACE
     """Seconds that running bodies have after a cancel."""
     approval_seconds: float | None = None
