@@ -16,9 +16,10 @@ from counterfoil import Agent, Caller, Hooks, Image, Runtime, ToolContext, ToolE
 from counterfoil.adapters.models.anthropic.request import WIRE as MESSAGES_WIRE
 from counterfoil.adapters.models.shared.opaque import own_items
 from counterfoil.core.entries import TurnEntry
-from counterfoil.core.errors import DefinitionError, UsageError
+from counterfoil.core.errors import DefinitionError, StoreError, UsageError
 from counterfoil.core.items import Reasoning
 from counterfoil.run import Fold, Run
+from counterfoil.store import Wanted
 from counterfoil.testing import ScriptedModel, call, say
 from counterfoil.testing.model_bench import PNG
 from counterfoil.transcripts import (
@@ -470,6 +471,32 @@ def test_what_retention_erased_is_erased_of_the_import_too() -> None:
             assert "stray" not in json.dumps([entry.facts() for entry in entries])
 
     go(main())
+
+
+@both
+def test_an_import_that_was_broken_off_is_driven_by_nobody_and_can_be_cancelled(place: Place) -> None:
+    model = ScriptedModel([])
+
+    async def main() -> None:
+        async def full(*_: Any, **__: Any) -> int:
+            raise StoreError("the disk is full")
+
+        async with place.runtime() as runtime:
+            runtime.store.commit = full  # type: ignore[method-assign]  # as a disk would
+            with pytest.raises(StoreError):
+                await import_messages(runtime, CHAT, agent="desk")
+            del runtime.store.commit
+        async with place.open(Agent("desk", model)) as runtime:
+            (row,) = await runtime.runs()
+            assert row.status == "running"
+            wanted = Wanted(runtime.owner, runtime.effects.now(), ["desk"])
+            assert await runtime.store.open_runs(wanted) == []
+            run = await runtime.get(row.run_id)
+            await run.cancel(by="ada")
+            assert (await run.wait()).status == "cancelled"
+
+    go(main())
+    assert model.requests == []
 
 
 def test_a_timeline_tells_that_a_run_was_imported_and_what_was_repaired() -> None:

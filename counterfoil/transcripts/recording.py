@@ -27,9 +27,8 @@ from counterfoil.transcripts.values import Answered, Part, Reply, Said, Transcri
 
 AGENT: Final = "imported"
 """The agent of an imported run, unless one is named."""
-NEVER: Final = 253_402_300_799_000_000
-"""Microseconds since 1970: the end of the year 9999. No worker takes up a run before its time, so none takes up
-one of which a crash left the beginning alone."""
+NOBODYS: Final = ":import"
+"""A pool that no worker serves, so that none goes on with a run of which a crash left the beginning alone."""
 
 
 async def import_messages(
@@ -78,7 +77,7 @@ async def import_messages(
     row, _ = await runtime.store.create(
         NewRun(
             tenant=caller.tenant, run_id=run_id, interaction_id=interaction_id, new_interaction=True, agent=agent,
-            entries=[head], created_at=made.at, owner=runtime.owner, not_before=NEVER,
+            entries=[head], created_at=made.at, owner=runtime.owner, pool=NOBODYS,
         )
     )  # fmt: skip  # as above
     ended = cast("EndedEntry", entries[-1])
