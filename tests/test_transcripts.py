@@ -443,6 +443,23 @@ def test_an_export_holds_what_the_model_read_and_nothing_of_the_other_half() -> 
     go(main())
 
 
+def test_calls_of_a_turn_that_share_an_id_have_ids_of_their_own_in_an_export() -> None:
+    turns = [[call("pay", cents=1, id="x"), call("pay", cents=2, id="x"), call("pay", cents=2, id="x")], say("Done.")]
+
+    async def main() -> None:
+        async with Runtime("memory://", agents=[Agent("desk", ScriptedModel(turns), tools=[pay])]) as runtime:
+            run = await (await runtime.start("desk", "Pay it")).wait()
+            want = meaning(transcript_of(run))
+            assert [c[2] for c in want[1][2]][:2] == ["Paid 1.", "Paid 2."]
+            for form in FORMATS:
+                again = repair(read_messages(export_messages(run, form), form))
+                assert again.repairs == ()
+                failures = form in TELLS_FAILURES
+                assert meaning(again, failures=failures) == meaning(transcript_of(run), failures=failures)
+
+    go(main())
+
+
 def test_a_run_is_exported_with_its_own_thread_alone() -> None:
     record = a_team().record
     runs = {name: Run(None, Fold("acme", "talk-1", name, record)) for name in record.runs}  # type: ignore[arg-type]

@@ -28,7 +28,7 @@ FORMATS: Final = tuple(READERS)
 _NOT_OURS: Final = ("tool_result", "tool_use", "thinking", "redacted_thinking")
 
 
-def read_messages(messages: object, format: str | None = None) -> Transcript:  # the word for it
+def read_messages(messages: object, format: str | None = None) -> Transcript:
     """The conversation that messages amount to, as they are: nothing is repaired.
 
     Args:
@@ -91,7 +91,7 @@ def look(messages: Sequence[JsonValue]) -> str:
     return "openai"
 
 
-def write_messages(transcript: Transcript, format: str) -> list[JsonValue]:  # as above
+def write_messages(transcript: Transcript, format: str) -> list[JsonValue]:
     """The messages of a whole conversation; on Anthropic's wire and Responses without the instructions.
 
     Raises:
@@ -102,7 +102,7 @@ def write_messages(transcript: Transcript, format: str) -> list[JsonValue]:  # a
     return WRITERS[format](transcript)
 
 
-def body_of(transcript: Transcript, messages: list[JsonValue], format: str) -> JsonValue:  # as above
+def body_of(transcript: Transcript, messages: list[JsonValue], format: str) -> JsonValue:
     """What a file holds: the messages, and around them the fields of a request where the instructions are one."""
     if format == "anthropic" and transcript.instructions:
         return {"system": transcript.instructions, "messages": messages}

@@ -64,7 +64,7 @@ def _clean(call: ModelCall) -> ModelCall:
 
 
 def write(transcript: Transcript) -> list[JsonValue]:
-    """The messages, the system's first. Ids are as they are: a result stands in the order of its calls."""
+    """The messages, the system's first. Ids are as they are, so some may repeat from turn to turn, or be missing."""
     out: list[JsonValue] = []
     if transcript.instructions:
         out.append({"role": "system", "content": transcript.instructions})

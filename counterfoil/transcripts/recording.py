@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, cast
@@ -35,7 +36,7 @@ async def import_messages(
     runtime: Runtime,
     messages: object,
     *,
-    format: str | None = None,  # the word for it
+    format: str | None = None,
     agent: str = AGENT,
     caller: Caller | None = None,
 ) -> Run:
@@ -184,13 +185,13 @@ def transcript_of(run: Run, *, conversation: bool = False) -> Transcript:
     """
     record: Record = run._fold.record
     wanted = told_runs(run, conversation=conversation)
-    heads = [record.runs[one].head for one in wanted]
+    among, heads = set(wanted), [record.runs[one].head for one in wanted]
     marks = [head.imported for head in heads if head is not None and head.imported is not None]
     told = marks[0].get("instructions") if marks else None
     items: list[Part] = []
     models: list[str] = []
     for entry in record.thread(heads[-1].thread_id if heads[-1] is not None else None):
-        if entry.run_id not in wanted:
+        if entry.run_id not in among:
             continue
         match entry:
             case MessageEntry():
@@ -200,7 +201,11 @@ def transcript_of(run: Run, *, conversation: bool = False) -> Transcript:
                 results = [state.call_ids[call.call_id].result for call in entry.calls]
                 if None in results:
                     break
-                calls = tuple(ModelCall(c.provider_call_id or c.call_id, c.tool_name, c.raw) for c in entry.calls)
+                given = Counter(call.provider_call_id for call in entry.calls)  # a turn may use one twice
+                calls = tuple(
+                    ModelCall(c.provider_call_id if given[c.provider_call_id] == 1 else c.call_id, c.tool_name, c.raw)
+                    for c in entry.calls
+                )
                 stop = cast("StopReason", entry.stop)
                 reply = ModelTurn(entry.text, calls, stop, entry.usage, entry.model, entry.reasoning)
                 items.append(Reply(reply, thought=entry.thought))
@@ -221,7 +226,7 @@ def _answered(entry: ResultEntry, call: ModelCall) -> Answered:
 
 def export_messages(
     run: Run | Transcript,
-    format: str = "openai",  # the word for it
+    format: str = "openai",
     *,
     conversation: bool = False,
 ) -> list[JsonValue]:
