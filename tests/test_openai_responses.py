@@ -94,6 +94,13 @@ def test_a_request_stores_nothing_and_holds_the_whole_conversation() -> None:
     }
 
 
+def test_the_requests_of_a_run_go_where_their_beginning_is_cached() -> None:
+    assert "prompt_cache_key" not in sent()
+    assert sent(request(run_id="r7"))["prompt_cache_key"] == "r7"
+    assert "prompt_cache_key" not in sent(request(run_id="r7"), parameters={"prompt_cache_key": None})
+    assert sent(request(run_id="r7", parameters={"prompt_cache_key": "desk"}))["prompt_cache_key"] == "desk"
+
+
 def test_a_call_and_its_output_carry_the_calls_id_and_no_items() -> None:
     body = sent(request(said("Go"), turn(made("c1", "p1", raw='{"a": 1}')), result("c1", ToolResult.text("one"))))
     assert body["input"][1:] == [

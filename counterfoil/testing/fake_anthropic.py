@@ -132,6 +132,10 @@ class FakeAnthropic(FakeServer):
     def tools(self, body: dict[str, Any]) -> dict[str, dict[str, Any]]:
         return {tool["name"]: tool["input_schema"] for tool in body.get("tools", ())}
 
+    def form(self, body: dict[str, Any]) -> tuple[dict[str, Any], bool] | None:
+        form = body.get("output_config", {}).get("format")
+        return None if form is None else (form["schema"], False)
+
     def choice(self, body: dict[str, Any]) -> str:
         kind = (body.get("tool_choice") or {}).get("type", "auto")
         return "required" if kind in ("any", "tool") else str(kind)

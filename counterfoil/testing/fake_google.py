@@ -125,6 +125,10 @@ class FakeGoogle(FakeServer):
         declared = [one for tool in body.get("tools", ()) for one in tool["functionDeclarations"]]
         return {one["name"]: one["parametersJsonSchema"] for one in declared}
 
+    def form(self, body: dict[str, Any]) -> tuple[dict[str, Any], bool] | None:
+        form = body.get("generationConfig", {}).get("responseJsonSchema")
+        return None if form is None else (form, False)
+
     def choice(self, body: dict[str, Any]) -> str:
         mode = body.get("toolConfig", {}).get("functionCallingConfig", {}).get("mode", "AUTO")
         return {"AUTO": "auto", "ANY": "required", "NONE": "none"}[mode]

@@ -304,5 +304,9 @@ class FakeOpenAI(FakeServer):
     def tools(self, body: dict[str, Any]) -> dict[str, dict[str, Any]]:
         return {tool["function"]["name"]: tool["function"]["parameters"] for tool in body.get("tools", ())}
 
+    def form(self, body: dict[str, Any]) -> tuple[dict[str, Any], bool] | None:
+        form = body.get("response_format", {}).get("json_schema")
+        return None if form is None else (form["schema"], bool(form.get("strict")))
+
     def choice(self, body: dict[str, Any]) -> str:
         return str(body.get("tool_choice", "auto"))

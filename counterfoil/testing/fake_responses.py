@@ -263,6 +263,10 @@ class FakeResponses(FakeServer):
     def tools(self, body: dict[str, Any]) -> dict[str, dict[str, Any]]:
         return {tool["name"]: tool["parameters"] for tool in body.get("tools", ())}
 
+    def form(self, body: dict[str, Any]) -> tuple[dict[str, Any], bool] | None:
+        form = body.get("text", {}).get("format")
+        return None if form is None else (form["schema"], bool(form.get("strict")))
+
     def choice(self, body: dict[str, Any]) -> str:
         return str(body.get("tool_choice", "auto"))
 

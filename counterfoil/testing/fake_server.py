@@ -186,6 +186,10 @@ class FakeServer(ABC):
     def choice(self, body: dict[str, Any]) -> str:
         """Which choice of tools a request leaves: ``auto``, ``required`` or ``none``."""
 
+    def form(self, body: dict[str, Any]) -> tuple[dict[str, Any], bool] | None:  # noqa: ARG002  # for wires that have one
+        """The schema that an answer is asked to have, and whether all of it is required, as in a strict dialect."""
+        return None
+
     def serves(self, target: str) -> bool:
         """Whether there is such a call."""
         return target == self.path

@@ -4,18 +4,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final, Literal
 
 import pytest
 from pydantic import BaseModel
 
 from counterfoil.agent import Agent
 from counterfoil.core.errors import ToolError
-from counterfoil.core.jsontext import JsonValue
+from counterfoil.core.items import Message
+from counterfoil.core.jsontext import JsonValue, dumps
 from counterfoil.core.limits import Limits
-from counterfoil.testing.fake_server import Play
+from counterfoil.testing.fake_server import FakeServer, Play
 from counterfoil.testing.model_bench import ModelBench, Serve, awaited
 from counterfoil.tool import Tool, tool
+
+
+@tool
+def echo() -> str:
+    """Echo."""
+    return "echo"
 
 
 class Part(BaseModel):
@@ -33,6 +41,59 @@ class Plain(BaseModel):
     name: str
     count: int = 1
     note: str | None = None
+
+
+class Pick(BaseModel):
+    """An answer with a bit of everything."""
+
+    kind: Literal["a", "b"]
+    part: Plain
+    tags: list[Literal["p", "q"]]
+    note: str | None = None
+    count: int = 3
+
+
+class Node(BaseModel):
+    """An answer that refers to itself."""
+
+    name: str
+    children: list[Node] = []
+
+
+FORMS: Final[Mapping[str, tuple[Any, JsonValue, JsonValue, JsonValue]]] = {
+    "nested": (
+        Pick,
+        {"kind": "a", "part": {"name": "x"}, "tags": ["p"]},
+        {
+            "kind": "a", "part": {"name": "x", "count": None, "note": None}, "tags": ["p"], "note": None, "count": None,
+        },
+        {"kind": "a", "part": {"name": "x", "count": 1, "note": None}, "tags": ["p"], "note": None, "count": 3},
+    ),
+    "a list": (
+        list[Plain], [{"name": "x"}], [{"name": "x", "count": None, "note": None}],
+        [{"name": "x", "count": 1, "note": None}],
+    ),
+    "recursive": (
+        Node, {"name": "a", "children": [{"name": "b"}]}, {"name": "a", "children": [{"name": "b", "children": None}]},
+        {"name": "a", "children": [{"name": "b", "children": []}]},
+    ),
+    "a number": (int, 7, 7, 7),
+    "a word": (Literal["yes", "no"], "yes", "yes", "yes"),
+    "free keys": (dict[str, int], {"a": 1}, {"a": 1}, {"a": 1}),
+    "one of two": (Plain | int, 5, 5, 5),
+}  # fmt: skip  # rows by what belongs together
+"""Output types, each with an answer, one as the strict dialect has it, and what the run gives."""
+
+
+def answering(server: FakeServer, body: dict[str, Any], plain: JsonValue, strict: JsonValue) -> Play:
+    """What a good model says: by call where it was given a tool for that, in the form that was asked for."""
+    tool_ = server.tools(body).get("answer")
+    form = server.form(body)
+    schema = tool_ or (form[0] if form is not None else {})
+    value = strict if form is not None and form[1] else plain
+    value = {"answer": value} if list(schema.get("properties", ())) == ["answer"] else value
+    said = dumps(value).decode()
+    return Play(calls=[("a1", "answer", said)]) if tool_ else Play(said)
 
 
 class RunTests(ModelBench):
@@ -150,3 +211,30 @@ class RunTests(ModelBench):
             run = await Agent("desk", at.model, output_type=Plain, limits=Limits(steps=1)).run("Which?")
             assert at.server.faults == []
         assert run.output == {"name": "W100", "count": 2, "note": None}
+
+    @pytest.mark.parametrize("name", list(FORMS))
+    def test_answers_of_every_form_are_asked_for_and_read_and_a_miss_is_mended_on_record(
+        self, serve: Serve, name: str
+    ) -> None:
+        kind, plain, strict, output = FORMS[name]
+
+        @awaited
+        async def main() -> None:
+            def good(body: dict[str, Any]) -> Play:
+                return answering(at.server, body, plain, strict)
+
+            async with serve(good, Play("no JSON"), good, Play(calls=[("c1", "echo", "{}")]), good) as at:
+                desk = Agent("desk", at.model, output_type=kind)
+                run = await desk.run("Which?")
+                assert (run.output, run.steps) == (output, 1)
+                mended = await desk.run("Which?")
+                assert (mended.output, mended.steps) == (output, 2)
+                notes = [item for item in mended.items if isinstance(item, Message) and item.author.type == "System"]
+                assert len(notes) == 1
+                assert "does not have the required form" in notes[0].text
+                assert notes[0].text in str(at.told)
+                called = await Agent("desk", at.model, tools=[echo], output_type=kind).run("Which?")
+                assert (called.output, len(called.results)) == (output, 1)
+                assert at.server.faults == []
+
+        main()

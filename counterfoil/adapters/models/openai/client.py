@@ -41,7 +41,7 @@ class OpenAIResponses(OpenAIModel):
         strict: offer tools and the form of an answer in OpenAI's strict dialect of JSON Schema (see `Dialect`).
         media: send images and PDF files; False, for models without eyes, names them in text.
         **settings: those of `SdkModel`. The parameters ``include`` and ``store`` may be set: ``include`` None asks
-            for no encrypted reasoning.
+            for no encrypted reasoning. So may ``prompt_cache_key``, which is the run's id.
 
     Raises:
         DefinitionError: no name, or parameters that this adapter sets by itself.

@@ -69,6 +69,9 @@ def body_of(model: str, request: ModelRequest, settings: Settings, origin: str) 
         "include": [ENCRYPTED],
         "stream": settings.stream,
     }
+    if request.run_id:
+        # The requests of a run begin alike, so they are sent to where the beginning is cached.
+        body["prompt_cache_key"] = request.run_id
     if not is_blank(request.instructions):
         body["instructions"] = clean_text(request.instructions)
     if request.tools:

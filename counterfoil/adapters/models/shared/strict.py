@@ -140,7 +140,10 @@ class Dialect:
 
 def _write(schema: Schema, *, answer: bool, strict: bool) -> Written:
     root, wrapped = schema, False
-    if answer and _target(schema, schema).get("type") != "object":
+    target = _target(schema, schema)
+    if answer and "$ref" in schema:  # the form of an answer says itself that it is an object
+        root = target | {k: schema[k] for k in ("$defs", "definitions") if k in schema}
+    if answer and target.get("type") != "object":
         inner = {k: v for k, v in schema.items() if k not in ("$defs", "definitions", "$schema")}
         root = {"type": "object", "properties": {WRAP: inner}, "required": [WRAP], "additionalProperties": False}
         root |= {k: schema[k] for k in ("$defs", "definitions") if k in schema}
