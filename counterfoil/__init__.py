@@ -12,6 +12,8 @@ from counterfoil.toolcontext import ToolContext
 
 if TYPE_CHECKING:
     from counterfoil.agent import Agent
+    from counterfoil.client.blocking import Client
+    from counterfoil.client.calls import AsyncClient
     from counterfoil.core.approval import Approval
     from counterfoil.core.call import Caller
     from counterfoil.core.content import Audio, File, Image, Json, Link, Text
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Agent",
     "Approval",
+    "AsyncClient",
     "Audio",
     "CallEnded",
     "CallProgress",
@@ -59,6 +62,7 @@ __all__ = [
     "Caller",
     "Cancelled",
     "Change",
+    "Client",
     "Decided",
     "DecisionConflict",
     "Denied",
@@ -98,6 +102,8 @@ __all__ = [
 
 _HOMES = {
     "agent": "Agent",
+    "client.blocking": "Client",
+    "client.calls": "AsyncClient",
     "core.approval": "Approval",
     "core.call": "Caller",
     "core.content": "Audio File Image Json Link Text",

@@ -14,6 +14,7 @@ CounterfoilError
 └── OperatorError          who runs the program
     ├── StoreError         the store cannot be read or written
     ├── Fenced             another worker drives this run now
+    ├── ServerError        a server of the HTTP API cannot be reached, or refuses whoever asks
     └── ModelError         the model could not be asked, or its answer not be used
 """
 
@@ -25,6 +26,9 @@ from counterfoil.core.outcome import RESERVED_CODES
 
 class CounterfoilError(Exception):
     """The root of everything that we raise."""
+
+    problem: dict[str, JsonValue] | None = None
+    """What a server of the HTTP API said, by field, where the error came from one."""
 
 
 class ToolError(CounterfoilError):
@@ -125,6 +129,25 @@ class StoreError(OperatorError):
 
 class Fenced(OperatorError):
     """Another worker holds this run now: this one's write was refused and nothing was written."""
+
+
+class ServerError(OperatorError):
+    """A server of the HTTP API cannot be reached, refuses the key, or answers with what cannot be used.
+
+    Args:
+        message: what happened and what to do; holds no key.
+        status: of the answer; None where none came.
+        type: the problem's type, without what all have before it.
+        request_id: what the server's log has it under.
+    """
+
+    def __init__(
+        self, message: str, *, status: int | None = None, type: str | None = None, request_id: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.type = type
+        self.request_id = request_id
 
 
 class ModelError(OperatorError):

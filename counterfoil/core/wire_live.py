@@ -19,7 +19,7 @@ from counterfoil.core.events import (
 from counterfoil.core.jsontext import JsonValue, loads
 from counterfoil.core.report import ToolErrorReport
 from counterfoil.core.turn import moment
-from counterfoil.core.wire import Fields, date_json, usage_json
+from counterfoil.core.wire import Fields, author_json, date_json, usage_json
 
 
 def approval_json(approval: Approval) -> Fields:
@@ -71,7 +71,13 @@ def _own(event: Event) -> Fields:
         case CallProgress():
             return {**_call(event), "text": event.text, "done": event.done, "total": event.total}
         case CallEnded():
-            return {**_call(event), "part": event.part.to_json()}
+            part = event.part
+            place: Fields = {
+                "sequence": part.sequence,
+                "author": author_json(part.author),
+                "date": date_json(part.date),
+            }
+            return {**_call(event), "part": {**part.to_json(), **place}}
         case Decided():
             return {**_call(event), "decision": _decision(event.decision)}
         case RunPaused():
@@ -95,6 +101,8 @@ def _decision(decision: Decision) -> Fields:
     return {
         "decision": decision.choice,
         "by": decision.by,
+        "roles": list(decision.roles),
+        "approval": decision.approval,
         "reason": decision.reason,
         "input": None if decision.input is None else loads(decision.input),
         "value": decision.value,

@@ -1,6 +1,6 @@
 """What lies around the program: the environment, the store's place, what is installed.
 
-Only this file of the doors knows of adapters, and no other file of the package reads the environment.
+Only this file of the doors knows of adapters, and only it and the client of the HTTP API read the environment.
 """
 
 import getpass
@@ -253,6 +253,7 @@ _NEEDED: Final = ("pydantic", "griffelib", "jsonschema-rs", "cel-expr-python")
 _EXTRAS: Final = (
     ("the command (extra cli)", ("typer", "rich"), "pip install 'counterfoil[cli]'"),
     ("the HTTP API (extra http)", ("fastapi", "prometheus-client", "uvicorn"), "pip install 'counterfoil[http]'"),
+    ("a client of it (extra client)", ("httpx2",), "pip install 'counterfoil[client]'"),
     ("the PostgreSQL store (extra postgres)", ("psycopg",), "pip install 'counterfoil[postgres]'"),
     ("models of Anthropic (extra anthropic)", ("anthropic",), "pip install 'counterfoil[anthropic]'"),
     ("models of Google (extra google)", ("google-genai",), "pip install 'counterfoil[google]'"),

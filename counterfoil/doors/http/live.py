@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import Response
@@ -198,6 +198,9 @@ async def follow(
     request: Request,
     last: Annotated[int | None, Header(alias="Last-Event-ID", ge=0, le=2**53)] = None,
     after: Annotated[int | None, Query(ge=0, le=2**53, description="As Last-Event-ID, which counts before it.")] = None,
+    until: Annotated[
+        Literal["end", "pause"], Query(description="pause: the stream ends also where the run waits for people.")
+    ] = "end",
 ) -> Response:
     """A run's events from the first, or after an entry, until it ends; over pauses too."""
     run = await visible(runtime, run_id, access)
@@ -205,5 +208,5 @@ async def follow(
     ended = run._fold.record.runs[run.id].ended
     if run.status not in OPEN and ended is not None and ended.entry <= seen:
         return Response(status_code=204)
-    events = runtime.events(run.id, after=seen, tenant=access.tenant, to_end=True)
+    events = runtime.events(run.id, after=seen, tenant=access.tenant, to_end=until == "end")
     return EventStream(run, events, request.app.state, threads=access.threads)

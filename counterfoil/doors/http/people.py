@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
 from counterfoil.core.approval import Approval
@@ -17,7 +17,6 @@ from counterfoil.core.wire_live import approval_json
 from counterfoil.doors.http import bodies, shapes
 from counterfoil.doors.http.access import Access, Decider, Inbox, Starter
 from counterfoil.doors.http.common import (
-    ALWAYS,
     ASKED,
     OF_RUN,
     PAGE,
@@ -42,11 +41,17 @@ def _place(approval: Approval) -> str:
     return f"{date_json(approval.requested_at)} {approval.id}"
 
 
-@router.get("/v1/approvals", response_model=shapes.Approvals, responses=answers(ALWAYS, ASKED))
-async def list_approvals(access: Inbox, runtime: Held, cursor: Cursor = None, limit: Limit = PAGE) -> Response:
+@router.get("/v1/approvals", response_model=shapes.Approvals, responses=answers(OF_RUN, ASKED))
+async def list_approvals(
+    access: Inbox,
+    runtime: Held,
+    run: Annotated[str | None, Query(max_length=200, description="Of this run alone.")] = None,
+    cursor: Cursor = None,
+    limit: Limit = PAGE,
+) -> Response:
     """What waits for a decision, oldest first."""
     after = "" if cursor is None else place_of(cursor)
-    waiting = sorted(await runtime.approvals(tenant=access.tenant), key=_place)
+    waiting = sorted(await runtime.approvals(run and plain(run), tenant=access.tenant), key=_place)
     rest = [a for a in waiting if _place(a) > after]
     more = cursor_of(_place(rest[limit - 1])) if len(rest) > limit else None
     return Json({"items": [approval_json(a) for a in rest[:limit]], "next": more})

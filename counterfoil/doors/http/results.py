@@ -89,9 +89,11 @@ async def read_result(
     run = await visible(runtime, run_id, access)
     piece = await runtime.tool_result(run.id, sequence, offset=offset, limit=limit, tenant=access.tenant)
     if piece.erased_at is not None:
-        raise Problem("erased", f"it was erased at {date_json(moment(piece.erased_at))}; its size is {piece.size}")
+        at = date_json(moment(piece.erased_at))
+        told: dict[str, JsonValue] = {"erasedAt": at, "size": piece.size}
+        raise Problem("erased", f"it was erased at {at}; its size is {piece.size}", more=told)
     data = piece.text.encode("utf-8", "replace")
-    headers = {"Accept-Ranges": "bytes", "X-Characters": str(piece.total)}
+    headers = {"Accept-Ranges": "bytes", "X-Characters": str(piece.total), "X-Bytes": str(piece.size)}
     within = byte_range(range_, len(data)) if limit is None and not offset else None
     if within is None:
         return Response(data, headers=headers, media_type="text/plain; charset=utf-8")

@@ -10,6 +10,7 @@ from fastapi.responses import Response
 
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.limits import Limits
+from counterfoil.core.timeline import Row, rows
 from counterfoil.core.turn import moment, thread_kind
 from counterfoil.core.wire import context_items, date_json, run_json, timeline_items
 from counterfoil.doors.http import bodies, shapes
@@ -99,7 +100,7 @@ async def list_runs(
 ) -> Response:
     """Runs, newest first."""
     before = None if cursor is None else plain(place_of(cursor))
-    rows = await runtime.runs(
+    found = await runtime.runs(
         tenant=access.tenant, status=status and plain(status), agent=agent and plain(agent),
         interaction=interaction and plain(interaction), limit=limit + 1, before=before,
     )  # fmt: skip  # two rows
@@ -108,16 +109,18 @@ async def list_runs(
             "runId": row.run_id,
             "interactionId": row.interaction_id,
             "parentRunId": row.parent,
+            "tenant": row.tenant,
             "agent": row.agent,
             "status": row.status,
             "endedBy": row.ended_by,
+            "key": row.key,
             "createdAt": date_json(moment(row.created_at)),
             "updatedAt": date_json(moment(row.updated_at)),
         }
-        for row in rows[:limit]
+        for row in found[:limit]
         if access.threads or row.parent is None
     ]
-    return Json({"items": items, "next": cursor_of(rows[limit - 1].run_id) if len(rows) > limit else None})
+    return Json({"items": items, "next": cursor_of(found[limit - 1].run_id) if len(found) > limit else None})
 
 
 def _thread(access: Access, thread: str | None) -> Any:
@@ -184,8 +187,21 @@ async def read_context(
 
 @router.get("/v1/runs/{run_id}/timeline", response_model=shapes.Timeline, responses=answers(OF_RUN, ASKED))
 async def read_timeline(run_id: str, access: Reader, runtime: Held, thread: Thread = None) -> Response:
-    """The items of a run with all that is on record of them: outcome, narration, details, decisions, times."""
+    """The items of a run with all that is on record of them: outcome, narration, details, decisions, times.
+
+    `rows` tells the same to a person, a sentence each.
+    """
     run = await visible(runtime, run_id, access)
-    admin = "admin" in access.scopes
-    items = timeline_items(run._fold.record, run.id, thread=_thread(access, thread), admin=admin)
-    return Json({"items": list(items)})
+    admin, of = "admin" in access.scopes, _thread(access, thread)
+    items = timeline_items(run._fold.record, run.id, thread=of, admin=admin)
+    told = [_row(row) for row in rows(run._fold.record, run.id) if of in (..., row.thread_id)]
+    return Json({"items": list(items), "rows": told})
+
+
+def _row(row: Row) -> dict[str, JsonValue]:
+    times = {"at": row.at, "startedAt": row.started_at, "endedAt": row.ended_at}
+    mark = row.to_json()["approval"]
+    if isinstance(mark, dict) and row.approval is not None and row.approval.at is not None:
+        mark["at"] = date_json(row.approval.at)
+    dates: dict[str, JsonValue] = {name: None if at is None else date_json(at) for name, at in times.items()}
+    return {**row.to_json(), **dates, "approval": mark}

@@ -98,8 +98,8 @@ class Context(Shape):
     """Number of the newest entry; with ``since`` set to it, only what arrived later is given."""
 
 
-class RunSummary(Shape):
-    """A run in a list."""
+class RunFacts(Shape):
+    """What each answer says of a run."""
 
     run_id: str
     interaction_id: str
@@ -111,7 +111,15 @@ class RunSummary(Shape):
     updated_at: datetime
 
 
-class Run(RunSummary):
+class RunSummary(RunFacts):
+    """A run in a list."""
+
+    tenant: str
+    key: str | None
+    """The `Idempotency-Key` of its start."""
+
+
+class Run(RunFacts):
     """A run."""
 
     thread_id: str | None
@@ -161,10 +169,49 @@ class Interactions(Shape):
     """Give it back as ``cursor``; null: this is the last page."""
 
 
+class Mark(Shape):
+    """What a person decided about a call, or is asked."""
+
+    id: str
+    decision: Literal["approve", "reject", "rerun", "record", "answer"] | None
+    by: str | None
+    at: datetime | None
+    reason: str | None
+
+
+class Row(Shape):
+    """What happened, in a sentence. What does not apply to its kind is null, false or empty."""
+
+    at: datetime
+    kind: str
+    thread_id: str | None
+    author: Author
+    text: str
+    sequence: int | None
+    step_index: int | None
+    call_id: str | None
+    tool_name: str | None
+    state: str | None
+    outcome: str | None
+    code: int | None
+    approval: Mark | None
+    attempt: int | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    duration_ms: float | None
+    size: int | None
+    kept: bool
+    ended_run: bool
+    notes: list[str]
+    input: Any
+    details: Any
+
+
 class Timeline(Shape):
-    """A run's items with everything that is on record of them."""
+    """A run's items with everything that is on record of them, and its rows for a person."""
 
     items: list[dict[str, Any]]
+    rows: list[Row]
 
 
 class Approval(Shape):
