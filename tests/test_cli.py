@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from counterfoil.doors import cli
 from counterfoil.doors.cli.app import app
+from counterfoil.testing.model_bench import PNG
 from tests.floors import ROOT
 from tests.test_cli_plain import moves_or_hides
 
@@ -99,6 +100,23 @@ def test_a_model_that_cannot_be_had_is_said_in_a_sentence() -> None:
 
 def test_a_prompt_may_come_from_standard_input() -> None:
     assert type_("run", "tests.cli_desk:echo", "-", text="one\ntwo\n").out.endswith("You said one\ntwo\n")
+
+
+def test_files_beside_a_prompt_are_the_models_to_read_and_named_in_the_timeline(folder: Path) -> None:
+    (folder / "a.png").write_bytes(PNG)
+    (folder / "notes.txt").write_text("one", encoding="utf-8")
+    typed = type_("run", "tests.cli_desk:hello", "Look", "--file", "a.png", "--file", "notes.txt")
+    assert typed.code == 0
+    assert "[image, image/png, 33 bytes]" in typed.out
+    assert "[file notes.txt, text/plain, 3 bytes]" in " ".join(typed.out.split())
+    run = type_("runs", "--json").data[0]["runId"]
+    assert "waits for the next run" in type_("send", run, "And?", "--file", "a.png").out
+    (folder / "a.zip").write_bytes(b"PK\x03\x04\x00\xff")
+    for wrong, said in (("a.zip", "a.zip, application/octet-stream"), ("none.png", "none.png: No such file")):
+        typed = type_("run", "tests.cli_desk:hello", "Look", "--file", wrong)
+        assert typed.code == 2
+        assert said in typed.err
+    assert len(type_("runs", "--json").data) == 1
 
 
 def test_the_same_key_gives_the_first_run() -> None:

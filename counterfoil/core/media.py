@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
-from counterfoil.core.content import MEDIA, Audio, Block, File, Image, Json, Link, Text, block_text
+from counterfoil.core.content import Audio, Block, File, Image, Json, Link, Text, block_text
 from counterfoil.core.jsontext import clean_text
 from counterfoil.core.limits import PROMPT_BYTES
 
@@ -56,16 +56,27 @@ def shown_as(block: Block) -> str | None:
 
 def read_as(block: Block) -> str:
     """What a model reads of a block of a message that is not shown as it is: of a text file its name and its text."""
-    text = _file_text(block) if isinstance(block, File) else None
+    text = _text_of(block.data) if isinstance(block, File) else None
     return block_text(block) if text is None else f"{block_text(block)}\n{text}"
 
 
-def _file_text(file: File) -> str | None:
+def _text_of(data: bytes) -> str | None:
+    """The text of a file, where it is text in UTF-8."""
     try:
-        text = file.data.decode("utf-8-sig")
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         return None
     return None if "\0" in text else text
+
+
+def medium_of(data: bytes, name: str) -> Block:
+    """The block of a file that a person adds to a prompt, by its bytes."""
+    kind = kind_of(data) or ""
+    if kind.startswith("image/"):
+        return Image(data, kind)
+    if kind.startswith("audio/"):
+        return Audio(data, kind)
+    return File(data, kind or ("application/octet-stream" if _text_of(data) is None else "text/plain"), name)
 
 
 def prompt_of(given: object) -> tuple[str, tuple[Block, ...]]:
@@ -92,15 +103,20 @@ def prompt_of(given: object) -> tuple[str, tuple[Block, ...]]:
 
 
 def _checked(block: object) -> Block:
-    if isinstance(block, (Text, Json, Link)):
+    match block:
+        case Text() | Json() | Link():
+            return block
+        case Image():
+            want = "an image in PNG, JPEG, GIF or WebP"
+        case Audio():
+            want = "a sound in WAV, MP3, FLAC or Ogg"
+        case File():
+            want = "a file of PDF or of text in UTF-8"
+            if kind_of(block.data) is None and _text_of(block.data):
+                return block
+        case _:
+            kind = type(block).__name__
+            raise TypeError(f"expected a prompt of text, Text, Json, Link, Image, Audio or File, got {kind}")
+    if shown_as(block) is not None:
         return block
-    if not isinstance(block, MEDIA):
-        kind = type(block).__name__
-        raise TypeError(f"expected a prompt of text, Text, Json, Link, Image, Audio or File, got {kind}")
-    if shown_as(block) is not None or (isinstance(block, File) and kind_of(block.data) is None and _file_text(block)):  # type: ignore[arg-type]  # one of MEDIA
-        return block  # type: ignore[return-value]  # as above
-    want = {"Image": "an image in PNG, JPEG, GIF or WebP", "Audio": "a sound in WAV, MP3, FLAC or Ogg"}
-    raise ValueError(
-        f"expected {want.get(type(block).__name__, 'a file of PDF or of text in UTF-8')}, by its bytes, got "
-        f"{block_text(block)}; convert it, or let a tool read it"  # type: ignore[arg-type]  # as above
-    )
+    raise ValueError(f"expected {want}, by its bytes, got {block_text(block)}; convert it, or let a tool read it")

@@ -14,7 +14,7 @@ from counterfoil.core.result import ToolResult
 from counterfoil.core.wire import date_json
 from counterfoil.doors import wiring
 from counterfoil.doors.cli.ages import age
-from counterfoil.doors.cli.common import RunArgument, Session, command, find_call, find_run
+from counterfoil.doors.cli.common import FilesOption, RunArgument, Session, command, find_call, find_run, prompt_with
 from counterfoil.doors.cli.errors import Code, Stop
 from counterfoil.doors.cli.live import Follower, drive, json_object, print_end
 from counterfoil.doors.cli.load import load_agent
@@ -237,6 +237,7 @@ async def send(
     run: RunArgument,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What the model reads next.")],
     *,
+    file: FilesOption = None,
     by: _BY = None,
 ) -> int:
     """Send a message into a run.
@@ -245,7 +246,7 @@ async def send(
     """
     async with session.reader() as runtime:
         found = await find_run(session, runtime, run)
-        open_ = await found.send(text, by=by or wiring.login())
+        open_ = await found.send(prompt_with(text, file), by=by or wiring.login())
     if session.json:
         session.out.data(
             {

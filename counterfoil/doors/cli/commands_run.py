@@ -15,7 +15,7 @@ from counterfoil.core.items import ToolResultPart
 from counterfoil.core.jsontext import JsonValue, normal
 from counterfoil.core.wire import date_json
 from counterfoil.doors import wiring
-from counterfoil.doors.cli.common import RunArgument, Session, command, find_run
+from counterfoil.doors.cli.common import FilesOption, RunArgument, Session, command, find_run, prompt_with
 from counterfoil.doors.cli.errors import Code, Stop, code_of_status
 from counterfoil.doors.cli.live import Follower, drive, print_end
 from counterfoil.doors.cli.load import load_agent
@@ -46,6 +46,7 @@ async def run_(
     agent: _AGENT,
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="The first message; - reads standard input.")],
     *,
+    file: FilesOption = None,
     user: _USER = None,
     role: _ROLE = None,
     interaction: _INTERACTION = None,
@@ -63,8 +64,9 @@ async def run_(
     text = await _everything(terminal) if prompt == "-" else prompt
     if not text.strip():
         raise Stop(f"expected a prompt, got nothing{' on standard input' if prompt == '-' else ''}")
+    said = prompt_with(text, file)
     async with session.writer([loaded]) as runtime:
-        run = await runtime.start(loaded, text, caller=_caller(session, user, role), interaction=interaction, key=key)
+        run = await runtime.start(loaded, said, caller=_caller(session, user, role), interaction=interaction, key=key)
         if not session.json:
             session.out.note(f"run {run.id}", style="dim")
         with _ToldOnInterrupt(session, run.id, agent):

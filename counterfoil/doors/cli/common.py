@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,6 +16,7 @@ from typer.core import TyperCommand
 from counterfoil.agent import Agent
 from counterfoil.core.approval import Approval
 from counterfoil.core.errors import NotFound
+from counterfoil.core.media import Prompt, medium_of, prompt_of
 from counterfoil.doors import wiring
 from counterfoil.doors.cli.errors import Code, Stop, guarded
 from counterfoil.doors.cli.output import Out
@@ -250,3 +252,21 @@ def _stands(run: Run) -> str:
 
 def _named(waiting: Sequence[Approval]) -> str:
     return ", ".join(f"{a.call_id} ({a.tool_name})" for a in waiting[:10])
+
+
+FilesOption = Annotated[
+    list[Path] | None,
+    typer.Option("--file", metavar="PATH", help="An image, a sound, a PDF or a text file for the model; repeatable."),
+]
+
+
+def prompt_with(text: str, files: Sequence[Path] | None) -> Prompt:
+    """A text and the files that were named beside it. Raises Stop where one cannot be read, here or by a model."""
+    try:
+        prompt = [text, *(medium_of(file.read_bytes(), file.name) for file in files or ())]
+        prompt_of(prompt)
+    except OSError as error:
+        raise Stop(f"{error.filename}: {error.strerror}") from error
+    except ValueError as error:
+        raise Stop(str(error)) from error
+    return prompt
