@@ -2,6 +2,8 @@
 
 import base64
 import json
+import random
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,7 +39,19 @@ from tests.helpers import Place, both, go
 from tests.marks import law
 from tests.promises import shared
 from tests.test_threads import a_team
-from tests.transcripts import ANTHROPIC, CHAT, FORMS, OWN, RESPONSES, TELLS_FAILURES, broken, faults, meaning, whole
+from tests.transcripts import (
+    ANTHROPIC,
+    CHAT,
+    FORMS,
+    OWN,
+    RESPONSES,
+    TELLS_FAILURES,
+    broken,
+    damaged,
+    faults,
+    meaning,
+    whole,
+)
 
 NAUGHTY = json.loads((Path(__file__).parent / "hostile" / "blns.json").read_text(encoding="utf-8"))
 
@@ -249,6 +263,22 @@ def test_an_error_names_the_message_and_what_was_expected(messages: Any, form: s
     with pytest.raises(DefinitionError) as caught:
         read_messages(messages, form)
     assert said in str(caught.value)
+
+
+def test_what_is_damaged_is_refused_in_a_sentence_or_read_and_written() -> None:
+    dice, counts = random.Random(7), Counter[str]()  # noqa: S311  # the same damage each time
+    for _ in range(2000):
+        given = damaged(FORMS[dice.choice(FORMATS)], dice)
+        try:
+            transcript = repair(read_messages(given, dice.choice([None, *FORMATS])))
+        except DefinitionError:
+            counts["refused"] += 1
+            continue
+        counts["read"] += 1
+        assert repair(transcript) == transcript
+        for form in FORMATS:
+            export_messages(transcript, form)
+    assert min(counts.values()) > 200
 
 
 def test_a_runtime_that_is_not_open_takes_no_import() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import random
 from typing import Any
 
 from hypothesis import strategies as st
@@ -150,6 +151,35 @@ def recorded_meaning(messages: list[dict[str, Any]]) -> list[Any]:
 
 
 # ------------------------------------------------------------------------------------------- at random
+
+ATOMS: list[Any] = [
+    None, 7, -1, 1.5, True, "", "x", [], {}, [None], {"type": "text"}, [{"type": "image"}], {"url": 7},
+    "data:image/png;base64,QQ==",
+]  # fmt: skip  # values alone
+KEYS = ["type", "role", "content", "id", "name", "system", "input", "messages"]
+
+
+def damaged(value: Any, dice: random.Random) -> Any:
+    """A copy of a JSON value in which some places hold something else, or nothing."""
+    value = copy.deepcopy(value)
+    for _ in range(dice.randint(1, 4)):
+        node, home, key = value, None, None
+        while isinstance(node, (dict, list)) and node and dice.random() < 0.8:
+            home, key = node, dice.choice(list(node) if isinstance(node, dict) else range(len(node)))
+            node = node[key]
+        if home is None:
+            continue
+        match dice.choice(["replace", "replace", "delete", "more"]):
+            case "replace":
+                home[key] = dice.choice(ATOMS)
+            case "delete":
+                del home[key]
+            case _ if isinstance(home, list):
+                home.insert(key, dice.choice(home))
+            case _:
+                home[dice.choice(KEYS)] = dice.choice(ATOMS)
+    return value
+
 
 texts = st.text(min_size=1, max_size=12).map(clean_text).filter(str.strip)
 names = st.sampled_from(["look", "weather"])
