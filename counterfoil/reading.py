@@ -15,7 +15,7 @@ from counterfoil.core.errors import NotFound, UsageError
 from counterfoil.core.events import Event
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.record import Record
-from counterfoil.core.report import ToolErrorReport
+from counterfoil.core.report import ReportGroup, ToolErrorReport
 from counterfoil.core.states import ENDED
 from counterfoil.core.turn import micros, moment
 from counterfoil.effects import Effects
@@ -163,11 +163,34 @@ class Reading:
         self, run_id: str | None = None, *, tool: str | None = None, code: int | None = None, since: int | None = None,
         until: int | None = None, limit: int = 100, tenant: str = "default",
     ) -> list[ToolErrorReport]:  # fmt: skip  # two rows
-        """Error reports, newest first. Raises NotFound for an unknown run."""
+        """Error reports, newest first.
+
+        Args:
+            run_id: of this run alone; likewise ``tool`` and ``code``.
+            tool: as ``run_id``.
+            code: as ``run_id``.
+            since: microseconds since 1970, UTC: none that are older; ``until``: none that are newer.
+            until: as ``since``.
+            limit: how many at most.
+            tenant: whose.
+
+        Raises:
+            NotFound: there is no such run.
+        """
         self._check()
         if run_id is not None:
             await self.store.run(tenant, run_id)
         return await self.store.reports(tenant, ReportFilter(run_id, tool, code, since, until, limit))
+
+    async def error_groups(
+        self, run_id: str | None = None, *, tool: str | None = None, code: int | None = None, since: int | None = None,
+        until: int | None = None, limit: int = 100, tenant: str = "default",
+    ) -> list[ReportGroup]:  # fmt: skip  # two rows
+        """What `errors` would give, counted by tool and code, what was seen last first. Raises NotFound as it does."""
+        self._check()
+        if run_id is not None:
+            await self.store.run(tenant, run_id)
+        return await self.store.report_groups(tenant, ReportFilter(run_id, tool, code, since, until, limit))
 
     async def events(
         self, run_id: str, *, after: int | None = None, to_end: bool = False, tenant: str = "default"

@@ -19,7 +19,7 @@ from counterfoil.core.entries import Entry
 from counterfoil.core.errors import UsageError
 from counterfoil.core.keys import ApiKey
 from counterfoil.core.limits import HEARTBEAT
-from counterfoil.core.report import ToolErrorReport
+from counterfoil.core.report import ReportGroup, ToolErrorReport
 from counterfoil.core.turn import Author
 
 SWEEP_ROWS = 100
@@ -486,6 +486,9 @@ class Store(Protocol):
 
     async def reports(self, tenant: str, where: ReportFilter = EVERY_REPORT) -> list[ToolErrorReport]:
         """Error reports, newest first."""
+
+    async def report_groups(self, tenant: str, where: ReportFilter = EVERY_REPORT) -> list[ReportGroup]:
+        """The same reports counted by tool and code, what was seen last first; ``limit`` is of groups."""
 
     async def kept(self, tenant: str, kept_id: str, offset: int = 0, limit: int | None = None) -> KeptRange:
         """Characters of a text kept apart; reads no more than the range needs. Raises NotFound."""

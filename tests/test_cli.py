@@ -295,6 +295,20 @@ def test_reports_are_whole_for_one_run_and_a_row_each_for_all() -> None:
     assert moves_or_hides(table + whole) == []
 
 
+def test_reports_are_counted_by_tool_and_code() -> None:
+    run_of("clumsy")
+    run = run_of("clumsy")
+    groups = type_("errors", "--group", "--json").data
+    assert {(g["toolName"], g["code"], g["count"]) for g in groups} == {
+        ("get_order", 404, 2), ("get_order", 5000, 2), ("get_order", 4003, 2),
+    }  # fmt: skip  # one row
+    assert all(g["firstAt"] < g["lastAt"] for g in groups)
+    assert [g["count"] for g in type_("errors", run, "--group", "--code", "404", "--json").data] == [1]
+    assert type_("errors", "--group", "--since", "1h", "--limit", "1").out.splitlines()[-1].split()[0] == "2"
+    assert type_("errors", "--group", "--since", "0s").err == "no reports\n"
+    assert type_("errors", "--since", "yesterday").code == 2
+
+
 def test_a_large_result_is_given_whole_or_in_part() -> None:
     run_of("large")
     (row,) = [row for row in type_("show", "last", "--json").data["timeline"] if row["kind"] == "call"]

@@ -26,6 +26,7 @@ NEEDED = {
     ("POST", "/v1/runs/{run_id}/calls/{call_id}/decision"): {"approve"},
     ("GET", "/v1/approvals"): {"approve", "read"},
     ("GET", "/v1/errors"): {"admin"},
+    ("GET", "/v1/errors/groups"): {"admin"},
     ("GET", "/v1/runs/{run_id}/errors"): {"admin"},
     ("GET", "/metrics"): {"admin"},
 }

@@ -8,6 +8,7 @@ import logging
 import pytest
 
 from counterfoil import Caller, Runtime, ToolError, tool
+from counterfoil.core.wire import date_json
 from counterfoil.doors.http.results import byte_range
 from counterfoil.testing import call, say
 from tests.helpers import Gate, agent, both, broken, counted, fine, go
@@ -109,6 +110,35 @@ def test_error_reports_come_in_pages_that_neither_repeat_nor_lose_one_while_othe
             assert late.json()["items"] == []
             bad = await http.client.get("/v1/errors", params={"cursor": "bm90aGluZw"})
             assert bad.status_code == 422
+
+    go(main())
+
+
+@both
+def test_error_reports_are_counted_by_tool_and_code(place):
+    @tool
+    async def fails(n: int) -> str:
+        """Fail."""
+        raise ToolError("no", code=n % 2)
+
+    desk = agent([[call("fails", n=n) for n in range(3)], [call("fails", n=0)], say("Done.")], fails)
+
+    async def main():
+        async with served(place.runtime(desk)) as http:
+            await http.rests((await http.start())["runId"])
+
+            async def groups(**params):
+                answer = (await http.client.get("/v1/errors/groups", params=params)).json()
+                assert answer["next"] is None
+                return [(g["toolName"], g["code"], g["count"]) for g in answer["items"]]
+
+            assert await groups() == [("fails", 0, 3), ("fails", 1, 1)]
+            assert await groups(code=1) == [("fails", 1, 1)]
+            assert await groups(limit=1) == [("fails", 0, 3)]
+            assert await groups(tool="other") == await groups(since="2999-01-01T00:00:00Z") == []
+            (found,) = (await http.client.get("/v1/errors/groups?code=0")).json()["items"]
+            reports = await http.runtime.errors(code=0)
+            assert [found["lastAt"], found["firstAt"]] == [date_json(reports[0].at), date_json(reports[-1].at)]
 
     go(main())
 

@@ -15,6 +15,7 @@ ON_A_RUN = {
     "context": lambda r, run, t: r.context(run.id, tenant=t),
     "tool_result": lambda r, run, t: r.tool_result(run.id, run.results[0].sequence, tenant=t),
     "errors": lambda r, run, t: r.errors(run.id, tenant=t),
+    "error_groups": lambda r, run, t: r.error_groups(run.id, tenant=t),
     "approvals": lambda r, run, t: r.approvals(run.id, tenant=t),
     "approve": lambda r, run, t: r.approve(run.id, "a", by="eve", tenant=t),
     "edit": lambda r, run, t: r.approve(run.id, "a", by="eve", input={"n": 2}, tenant=t),
@@ -67,9 +68,10 @@ def test_lists_show_the_tenants_own_alone(place):
                 assert [r.run_id for r in await runtime.runs(tenant=run.tenant)] == [run.id]
                 assert [a.run_id for a in await runtime.approvals(tenant=run.tenant)] == [run.id]
                 assert {e.tenant_id for e in await runtime.errors(tenant=run.tenant)} == {run.tenant}
+                assert [g.count for g in await runtime.error_groups(tenant=run.tenant)] == [1]
             assert await runtime.runs() == []
             assert await runtime.approvals() == []
-            assert await runtime.errors() == []
+            assert await runtime.errors() == await runtime.error_groups() == []
 
     go(main())
 

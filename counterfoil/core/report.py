@@ -140,6 +140,18 @@ class ToolErrorReport:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class ReportGroup:
+    """The reports of one tool with one code."""
+
+    tool_name: str
+    code: int | None
+    count: int
+    first_us: int
+    """When the oldest of them was made, in microseconds since 1970, UTC."""
+    last_us: int
+
+
 def report_from_json(data: Mapping[str, JsonValue]) -> ToolErrorReport:
     """The report that ``to_json`` wrote; its error is a StoredError."""
     text = cast("Mapping[str, str]", data)

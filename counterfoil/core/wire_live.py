@@ -17,7 +17,7 @@ from counterfoil.core.events import (
     TurnRecorded,
 )
 from counterfoil.core.jsontext import JsonValue, loads
-from counterfoil.core.report import ToolErrorReport
+from counterfoil.core.report import ReportGroup, ToolErrorReport
 from counterfoil.core.turn import moment
 from counterfoil.core.wire import Fields, author_json, date_json, usage_json
 
@@ -35,6 +35,17 @@ def approval_json(approval: Approval) -> Fields:
 def report_json(report: ToolErrorReport) -> Fields:
     """An error report by field; its time as `date_json` writes it."""
     return {**report.to_json(), "at": date_json(report.at)}
+
+
+def group_json(group: ReportGroup) -> Fields:
+    """A group of error reports by field; times as `date_json` writes them."""
+    return {
+        "toolName": group.tool_name,
+        "code": group.code,
+        "count": group.count,
+        "firstAt": date_json(moment(group.first_us)),
+        "lastAt": date_json(moment(group.last_us)),
+    }
 
 
 def event_json(event: Event) -> Fields:

@@ -118,6 +118,37 @@ class ReadTests(Bench):
         assert await ids(limit=4) == ["run-2 call-0-0", "run-1 call-0-2", "run-2 call-0-1", "run-1 call-0-1"]
 
     @stored
+    async def test_reports_are_counted_by_tool_and_code_what_was_seen_last_first(self, store: Store) -> None:
+        lease = await claimed(store)
+        other = await claimed(store, "run-2", "talk-2")
+        stranger = await claimed(store, "run-3", "talk-3", tenant="other")
+        seen = ((404, 1), (None, 2), (2**70, 3), (404, 4), (7, 4), (12, 4))
+        await store.commit(
+            lease, [], reports=[r.report(index=i, code=c, at_us=r.NOON + at) for i, (c, at) in enumerate(seen)]
+        )
+        await store.commit(other, [], reports=[r.report("run-2", tool_name="refund", at_us=r.NOON + 9)])
+        await store.commit(stranger, [], reports=[r.report("run-3", tenant_id="other")])
+
+        async def groups(**where: object) -> list[tuple[object, ...]]:
+            found = await store.report_groups("acme", ReportFilter(**where))  # type: ignore[arg-type]  # its fields
+            return [(g.tool_name, g.code, g.count, g.first_us - r.NOON, g.last_us - r.NOON) for g in found]
+
+        whole = [
+            ("refund", 404, 1, 9, 9), ("get_order", 12, 1, 4, 4), ("get_order", 404, 2, 1, 4),
+            ("get_order", 7, 1, 4, 4), ("get_order", 2**70, 1, 3, 3), ("get_order", None, 1, 2, 2),
+        ]  # fmt: skip  # a table
+        assert await groups() == whole
+        assert await groups(limit=2) == whole[:2]
+        assert await groups(run_id="run-2") == whole[:1]
+        assert await groups(run_id="none") == []
+        assert await groups(tool_name="get_order", code=404) == [whole[2]]
+        assert await groups(code=404) == [whole[0], whole[2]]
+        assert await groups(since=r.NOON + 2, until=r.NOON + 3) == whole[4:]
+        await store.commit(lease, [r.ended()], change=COMPLETED)
+        await store.erase("acme", "run-1", r.NOON)
+        assert await groups() == whole[:1]
+
+    @stored
     async def test_a_text_kept_apart_is_read_in_ranges_of_characters(self, store: Store) -> None:
         lease = await claimed(store)
         texts = {

@@ -1,12 +1,12 @@
 """Ages and rates, as people type them."""
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from counterfoil.doors.cli.errors import Stop
 
-__all__ = ["age", "rate"]
+__all__ = ["age", "ago", "rate"]
 
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
@@ -22,6 +22,14 @@ def age(flag: str, text: str) -> timedelta:
     if found is None:
         raise Stop(f"{flag}: expected a number and one of s, m, h, d, w, such as 30d, got {text!r:.80}")
     return timedelta(**{_UNITS[found[2]]: int(found[1])})
+
+
+def ago(flag: str, text: str) -> datetime:
+    """When that age began. Raises Stop for what is no age."""
+    try:
+        return datetime.now(UTC) - age(flag, text)
+    except OverflowError:
+        raise Stop(f"{flag}: {text!r:.80} is longer ago than the calendar reaches") from None
 
 
 def rate(flag: str, text: str) -> tuple[int, float]:

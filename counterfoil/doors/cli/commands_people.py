@@ -1,7 +1,7 @@
 """Commands of people: what waits, decisions, messages, the end of a run, erasure."""
 
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -13,7 +13,7 @@ from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.result import ToolResult
 from counterfoil.core.wire import date_json
 from counterfoil.doors import wiring
-from counterfoil.doors.cli.ages import age
+from counterfoil.doors.cli.ages import ago
 from counterfoil.doors.cli.common import FilesOption, RunArgument, Session, command, find_call, find_run, prompt_with
 from counterfoil.doors.cli.errors import Code, Stop
 from counterfoil.doors.cli.live import Follower, drive, json_object, print_end
@@ -279,7 +279,7 @@ async def erase(
     """
     if (run is None) == (older_than is None):
         raise Stop("name a RUN, or an age such as --older-than 30d")
-    before = None if older_than is None else _ago(older_than)
+    before = None if older_than is None else ago("--older-than", older_than)
     async with session.reader() as runtime:
         if before is not None:
             runs = await runtime.ended_before(before, tenant=session.tenant)
@@ -321,11 +321,3 @@ async def _erased(session: Session, runtime: Runtime, run_id: str, *, all_: bool
         if not all_:
             raise
         return 0  # it was resumed since it was looked for
-
-
-def _ago(text: str) -> datetime:
-    """When that age began. Raises Stop for what is no age."""
-    try:
-        return datetime.now(UTC) - age("--older-than", text)
-    except OverflowError:
-        raise Stop(f"--older-than: {text!r:.80} is longer ago than the calendar reaches") from None

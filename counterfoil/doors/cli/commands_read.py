@@ -1,13 +1,16 @@
 """Commands that read the record: show, runs, errors, result."""
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 
 from counterfoil.core.jsontext import JsonValue
-from counterfoil.core.report import ToolErrorReport, store_error
-from counterfoil.core.turn import moment
+from counterfoil.core.report import ReportGroup, ToolErrorReport, store_error
+from counterfoil.core.turn import micros, moment
 from counterfoil.core.wire import date_json
+from counterfoil.core.wire_live import group_json
+from counterfoil.doors.cli.ages import ago
 from counterfoil.doors.cli.common import RunArgument, Session, command, find_run
 from counterfoil.doors.cli.errors import Code, Stop
 from counterfoil.doors.cli.plain import block, line
@@ -120,17 +123,21 @@ async def errors(
     *,
     tool: Annotated[str | None, typer.Option("--tool", metavar="NAME", help="Of this tool.")] = None,
     code: Annotated[int | None, typer.Option("--code", metavar="N", help="With this code.")] = None,
+    since: Annotated[str | None, typer.Option("--since", metavar="AGE", help="Not older: 12h, 30d, 8w.")] = None,
+    group: Annotated[bool, typer.Option("--group", help="Counted by tool and code.")] = False,
     limit: _LIMIT = 50,
 ) -> int:
     """Reports of failed calls, newest first.
 
     Of one run each is shown whole, with everything that is known.
     """
+    began = None if since is None else micros(ago("--since", since))
     async with session.reader() as runtime:
         found = None if run is None else await find_run(session, runtime, run)
-        reports = await runtime.errors(
-            found.id if found else None, tool=tool, code=code, limit=limit, tenant=session.tenant
-        )
+        where: Any = {"tool": tool, "code": code, "since": began, "limit": limit, "tenant": session.tenant}
+        if group:
+            return _print_groups(session, await runtime.error_groups(found.id if found else None, **where))
+        reports = await runtime.errors(found.id if found else None, **where)
     if session.json:
         session.out.data([{**report.to_json(), "at": date_json(report.at)} for report in reports])
     elif not reports:
@@ -154,6 +161,29 @@ async def errors(
                     _error_line(r),
                 )
                 for r in reports
+            ],
+        )
+    return Code.DONE
+
+
+def _print_groups(session: Session, groups: Sequence[ReportGroup]) -> int:
+    if session.json:
+        session.out.data([group_json(group) for group in groups])
+    elif not groups:
+        session.out.note("no reports")
+    else:
+        print_table(
+            session.out.console,
+            ("count", "tool", "code", "first (UTC)", "last (UTC)"),
+            [
+                (
+                    str(g.count),
+                    line(g.tool_name, 40),
+                    "" if g.code is None else str(g.code),
+                    moment_text(g.first_us),
+                    moment_text(g.last_us),
+                )
+                for g in groups
             ],
         )
     return Code.DONE

@@ -19,7 +19,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from counterfoil.core.errors import CounterfoilError
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.keys import SCOPES
-from counterfoil.doors.http import about, interactions, live, people, results, runs, shapes
+from counterfoil.doors.http import about, desk, interactions, live, people, results, runs, shapes
 from counterfoil.doors.http.access import Access, Rate
 from counterfoil.doors.http.edge import REQUEST_ID, Edge
 from counterfoil.doors.http.measured import Measured
@@ -71,7 +71,7 @@ def create_app(
     app.state.runtime, app.state.heartbeat = runtime, heartbeat
     app.state.followers = live.Followers(runtime, disconnect_grace)
     app.state.dev = None if dev is None else Access("default", dev, (), frozenset(SCOPES))
-    for part in (interactions, runs, live, results, people, about):
+    for part in (interactions, runs, live, results, desk, people, about):
         app.include_router(part.router)
     for kind, handler in ((Problem, _told), (CounterfoilError, _told), (HTTPException, _http)):
         app.add_exception_handler(kind, handler)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from counterfoil.core.report import ToolErrorReport, report_from_json
+from counterfoil.core.report import ReportGroup, ToolErrorReport, report_from_json
 from counterfoil.store import EVERY_REPORT, ReportFilter, needs_tenant
 
 
@@ -26,6 +26,16 @@ class Reports:
     async def reports(self, tenant: str, where: ReportFilter = EVERY_REPORT) -> list[ToolErrorReport]:
         """See `Store.reports`."""
         return self._found(tenant, where)[: where.limit]
+
+    async def report_groups(self, tenant: str, where: ReportFilter = EVERY_REPORT) -> list[ReportGroup]:
+        """See `Store.report_groups`."""
+        times: dict[tuple[str, int | None], list[int]] = {}
+        for report in self._found(tenant, where):
+            times.setdefault((report.tool_name, report.code), []).append(report.at_us)
+        groups = [ReportGroup(*key, len(at), min(at), max(at)) for key, at in times.items()]
+        # As SQL sorts them: by the code's text, no code first.
+        groups.sort(key=lambda g: (-g.last_us, g.tool_name, "" if g.code is None else str(g.code)))
+        return groups[: max(where.limit, 0)]
 
     def _found(self, tenant: str, where: ReportFilter) -> list[ToolErrorReport]:
         needs_tenant(tenant)

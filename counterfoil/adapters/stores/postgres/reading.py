@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 from counterfoil.adapters.stores.postgres.database import Db
 from counterfoil.adapters.stores.postgres.known import named, row_of
@@ -13,7 +13,7 @@ from counterfoil.core.codec import decode
 from counterfoil.core.entries import Entry, Fields
 from counterfoil.core.errors import NotFound
 from counterfoil.core.jsontext import loads
-from counterfoil.core.report import ToolErrorReport, report_from_json
+from counterfoil.core.report import ReportGroup, ToolErrorReport, report_from_json
 from counterfoil.core.turn import participants_from_json
 from counterfoil.store import Head, InteractionRow, KeptRange, ReportFilter, RunRow, StoredRow
 
@@ -91,6 +91,18 @@ async def approvals(db: Db, tenant: str, run_id: str | None) -> list[Approval]:
 
 async def reports(db: Db, tenant: str, where: ReportFilter) -> list[ToolErrorReport]:
     """See `Store.reports`."""
+    return [report_from_json(cast("Fields", loads(data))) for (data,) in await _reports(db, "reports", tenant, where)]
+
+
+async def report_groups(db: Db, tenant: str, where: ReportFilter) -> list[ReportGroup]:
+    """See `Store.report_groups`."""
+    return [
+        ReportGroup(tool, None if code is None else int(code), *rest)
+        for tool, code, *rest in await _reports(db, "report_groups", tenant, where)
+    ]
+
+
+async def _reports(db: Db, statement: str, tenant: str, where: ReportFilter) -> Sequence[Any]:
     run = None
     if where.run_id is not None:
         try:
@@ -99,8 +111,7 @@ async def reports(db: Db, tenant: str, where: ReportFilter) -> list[ToolErrorRep
             return []
     code = None if where.code is None else str(where.code)
     within = where.since, where.until
-    found = await fetch(db, "reports", tenant, run, where.tool_name, code, *within, max(where.limit, 0))
-    return [report_from_json(cast("Fields", loads(data))) for (data,) in found]
+    return await fetch(db, statement, tenant, run, where.tool_name, code, *within, max(where.limit, 0))
 
 
 async def kept(db: Db, tenant: str, kept_id: str, offset: int, limit: int | None) -> KeptRange:

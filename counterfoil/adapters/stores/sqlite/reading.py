@@ -16,7 +16,7 @@ from counterfoil.core.codec import decode
 from counterfoil.core.entries import Entry, Fields
 from counterfoil.core.errors import NotFound
 from counterfoil.core.jsontext import loads
-from counterfoil.core.report import ToolErrorReport, report_from_json
+from counterfoil.core.report import ReportGroup, ToolErrorReport, report_from_json
 from counterfoil.core.turn import participants_from_json
 from counterfoil.owners import owner_of
 from counterfoil.store import Head, InteractionRow, KeptRange, ReportFilter, RunRow, StoredRow
@@ -96,6 +96,18 @@ def approvals(db: Connection, tenant: str, run_id: str | None) -> list[Approval]
 
 def reports(db: Connection, tenant: str, where: ReportFilter) -> list[ToolErrorReport]:
     """See `Store.reports`."""
+    return [report_from_json(cast("Fields", loads(data))) for (data,) in _reports(db, "reports", tenant, where)]
+
+
+def report_groups(db: Connection, tenant: str, where: ReportFilter) -> list[ReportGroup]:
+    """See `Store.report_groups`."""
+    return [
+        ReportGroup(tool, None if code is None else int(code), *rest)
+        for tool, code, *rest in _reports(db, "report_groups", tenant, where)
+    ]
+
+
+def _reports(db: Connection, statement: str, tenant: str, where: ReportFilter) -> list[Any]:
     if where.run_id is not None:
         try:
             run = _number(db, tenant, where.run_id)
@@ -112,8 +124,7 @@ def reports(db: Connection, tenant: str, where: ReportFilter) -> list[ToolErrorR
         "until": where.until,
         "limit": max(where.limit, 0),
     }
-    found = db.execute(SQL["reports"], values).fetchall()
-    return [report_from_json(cast("Fields", loads(data))) for (data,) in found]
+    return db.execute(SQL[statement], values).fetchall()
 
 
 def kept(db: Connection, tenant: str, kept_id: str, offset: int, limit: int | None) -> KeptRange:

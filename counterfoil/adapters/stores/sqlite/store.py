@@ -16,7 +16,7 @@ from counterfoil.core.entries import Entry
 from counterfoil.core.errors import DefinitionError, UsageError
 from counterfoil.core.keys import ApiKey
 from counterfoil.core.limits import HEARTBEAT
-from counterfoil.core.report import ToolErrorReport
+from counterfoil.core.report import ReportGroup, ToolErrorReport
 from counterfoil.core.turn import Author
 from counterfoil.owners import Watch
 from counterfoil.store import (
@@ -251,6 +251,11 @@ class SqliteStore:
         """See `Store.reports`."""
         needs_tenant(tenant)
         return await self._read.submit(reading.reports, tenant, where)
+
+    async def report_groups(self, tenant: str, where: ReportFilter = EVERY_REPORT) -> list[ReportGroup]:
+        """See `Store.report_groups`."""
+        needs_tenant(tenant)
+        return await self._read.submit(reading.report_groups, tenant, where)
 
     async def kept(self, tenant: str, kept_id: str, offset: int = 0, limit: int | None = None) -> KeptRange:
         """See `Store.kept`."""

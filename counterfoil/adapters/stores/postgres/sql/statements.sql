@@ -324,6 +324,16 @@ WHERE hashtextextended(p.tenant, 0) = hashtextextended($1, 0) AND p.tenant = $1
     AND ($6::bigint IS NULL OR p.at <= $6)
 ORDER BY p.at DESC, p.number DESC LIMIT $7
 
+-- name: report_groups
+SELECT p.tool, p.code, count(*), min(p.at), max(p.at) AS last FROM reports p
+WHERE hashtextextended(p.tenant, 0) = hashtextextended($1, 0) AND p.tenant = $1
+    AND ($2::bigint IS NULL OR p.run = $2)
+    AND ($3::text IS NULL OR p.tool = $3)
+    AND ($4::text IS NULL OR p.code = $4)
+    AND ($5::bigint IS NULL OR p.at >= $5)
+    AND ($6::bigint IS NULL OR p.at <= $6)
+GROUP BY p.tool, p.code ORDER BY last DESC, p.tool, coalesce(p.code, '') LIMIT $7
+
 -- name: pieces
 SELECT place & 4294967295, piece FROM kept_pieces
 WHERE place >= coalesce(

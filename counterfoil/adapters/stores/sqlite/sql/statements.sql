@@ -288,6 +288,16 @@ WHERE p.tenant = :tenant
     AND (:until IS NULL OR p.at <= :until)
 ORDER BY p.at DESC, p.number DESC LIMIT :limit
 
+-- name: report_groups
+SELECT p.tool, p.code, count(*), min(p.at), max(p.at) AS last FROM reports p
+WHERE p.tenant = :tenant
+    AND (:run IS NULL OR p.run = :run)
+    AND (:tool IS NULL OR p.tool = :tool)
+    AND (:code IS NULL OR p.code = :code)
+    AND (:since IS NULL OR p.at >= :since)
+    AND (:until IS NULL OR p.at <= :until)
+GROUP BY p.tool, p.code ORDER BY last DESC, p.tool, coalesce(p.code, '') LIMIT :limit
+
 -- name: pieces
 SELECT place & 4294967295, piece FROM kept_pieces
 WHERE place >= coalesce(
