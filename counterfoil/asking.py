@@ -195,7 +195,10 @@ class Asking(Writing):
     async def _guarded(self, request: ModelRequest) -> ModelTurn | None:
         """As `_within`, between the guards of request and turn, which raise to fail the run."""
         for hook in self.hooks.before_model:
-            seen = BeforeModel(self.env.caller, self.run.run_id, self.run.turns, request)
+            model = getattr(self.agent, "model", None)
+            seen = BeforeModel(
+                self.env.caller, self.run.run_id, self.run.turns, request, self.env.interaction_id, model
+            )  # fmt: skip  # two rows
             await asked(hook, GUARD_SECONDS, seen)
         turn = await self._within(request)
         if turn is not None:

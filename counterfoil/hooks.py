@@ -84,6 +84,9 @@ class BeforeModel:
     run_id: str
     step: int
     request: ModelRequest
+    interaction_id: str = ""
+    model: Any = None
+    """As the agent has it: a name such as ``openai:NAME``, or the object."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,13 @@ def guarded() -> ToolResult:
 
 def turns(*more):
     return [
-        [call("fine", id="1"), call("lookup", code=404, id="2"), call("guarded", id="3"), call("pay", id="4")],
+        [
+            call("fine", id="1"),
+            call("lookup", code=404, id="2"),
+            call("guarded", id="3"),
+            call("pay", id="4"),
+            call("pay", n=2, id="8"),
+        ],
         [call("eve-1", id="5"), call("eve-2", id="6"), call("fine", raw="{", id="7")],
         *more,
         say("Done."),
@@ -62,23 +68,24 @@ def test_what_runs_did_is_counted_by_outcome_and_code_and_what_waits_is_asked_of
             await run.wait()
             waits = await read(metrics)
             assert waits["counterfoil_runs_unfinished"] == {("driven",): 0, ("queued",): 0, ("paused",): 1}
-            assert waits["counterfoil_approvals_waiting"] == {(): 1}
+            assert waits["counterfoil_approvals_waiting"] == {(): 2}
             assert waits["counterfoil_runs_driven"] == {(): 0}
             await run.approve("4", by="grace")
+            await run.approve("8", by="grace")
             await run.wait()
             await runtime.start("desk", "later", not_before=run.items[0].date.replace(year=9000))
             seen = await read(metrics)
         assert seen["counterfoil_calls_total"] == {
             ("", "succeeded", "fine"): 1, ("404", "failed", "lookup"): 1, ("", "denied", "guarded"): 1,
-            ("", "succeeded", "pay"): 1, ("4001", "failed", "other"): 2, ("4000", "failed", "fine"): 1,
+            ("", "succeeded", "pay"): 2, ("4001", "failed", "other"): 2, ("4000", "failed", "fine"): 1,
         }  # fmt: skip  # a table
         assert seen["counterfoil_call_duration_seconds_count"] == {
-            ("fine",): 1, ("lookup",): 1, ("guarded",): 1, ("pay",): 1,
+            ("fine",): 1, ("lookup",): 1, ("guarded",): 1, ("pay",): 2,
         }  # fmt: skip  # one row
         assert seen["counterfoil_runs_started_total"] == {("desk",): 1}
         assert seen["counterfoil_runs_paused_total"] == {("desk",): 1}
         assert seen["counterfoil_runs_ended_total"] == {("desk", "answer", "completed"): 1}
-        assert seen["counterfoil_decisions_total"] == {("approve",): 1}
+        assert seen["counterfoil_decisions_total"] == {("approve",): 2}
         assert seen["counterfoil_model_turns_total"] == {("desk", "calls"): 2, ("desk", "end"): 1}
         assert seen["counterfoil_runs_unfinished"] == {("driven",): 0, ("queued",): 1, ("paused",): 0}
         assert seen["counterfoil_approvals_waiting"] == {(): 0}

@@ -117,6 +117,8 @@ class RunPaused(Event):
 class RunResumed(Event):
     """The run goes on."""
 
+    agent: str
+
 
 @dataclass(frozen=True, slots=True)
 class RunEnded(Event):
@@ -158,7 +160,7 @@ def event_of(entry: Entry, run: RunState) -> Event | None:
         case PausedEntry():
             return RunPaused(*head, _waiting_at(entry, run))
         case ResumedEntry():
-            return RunResumed(*head)
+            return RunResumed(*head, "" if run.head is None else run.head.agent)
         case EndedEntry():
             return RunEnded(*head, entry.status, entry.ended_by, entry.answer, entry.reason)
         case RunEntry():

@@ -12,6 +12,7 @@ from counterfoil.core.events import (
     Event,
     RunEnded,
     RunPaused,
+    RunResumed,
     RunStarted,
     TurnDelta,
     TurnRecorded,
@@ -62,7 +63,7 @@ def event_json(event: Event) -> Fields:
 
 def _own(event: Event) -> Fields:
     match event:
-        case RunStarted():
+        case RunStarted() | RunResumed():
             return {"agent": event.agent}
         case TurnDelta():
             return {"text": event.text, "reasoning": event.reasoning, "toolName": event.tool_name}

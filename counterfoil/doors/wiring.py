@@ -254,6 +254,11 @@ _EXTRAS: Final = (
     ("the command (extra cli)", ("typer", "rich"), "pip install 'counterfoil[cli]'"),
     ("the HTTP API (extra http)", ("fastapi", "prometheus-client", "uvicorn"), "pip install 'counterfoil[http]'"),
     ("a client of it (extra client)", ("httpx2",), "pip install 'counterfoil[client]'"),
+    (
+        "traces (extra otel)",
+        ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"),
+        "pip install 'counterfoil[otel]'",
+    ),
     ("the PostgreSQL store (extra postgres)", ("psycopg",), "pip install 'counterfoil[postgres]'"),
     ("models of Anthropic (extra anthropic)", ("anthropic",), "pip install 'counterfoil[anthropic]'"),
     ("models of Google (extra google)", ("google-genai",), "pip install 'counterfoil[google]'"),

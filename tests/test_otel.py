@@ -1,0 +1,330 @@
+"""Traces of OpenTelemetry: a run is one trace, with a span for each segment, request and call."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, TraceIdRatioBased
+from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
+from opentelemetry.semconv.attributes import error_attributes, exception_attributes
+from opentelemetry.trace import SpanKind, StatusCode
+
+from counterfoil import Runtime, ToolError, ToolResult, tool
+from counterfoil.model import ModelTurn
+from counterfoil.observers.otel import Tracing
+from counterfoil.testing import ScriptedModel, call, say
+from tests.helpers import Gate, Place, agent, both, counted, fine, go, until
+
+
+class Traced:
+    """A process that traces."""
+
+    def __init__(self, *, content=False, **options):
+        self.exporter = InMemorySpanExporter()
+        self.provider = TracerProvider(**options)
+        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
+        self.tracing = Tracing(self.provider, content=content)
+
+    @property
+    def spans(self):
+        return self.exporter.get_finished_spans()
+
+    def one(self, name):
+        (found,) = [span for span in self.spans if span.name == name]
+        return found
+
+    def all(self, name):
+        return [span for span in self.spans if span.name == name]
+
+
+@tool
+def lookup(word: str) -> str:
+    """Fails."""
+    raise ToolError(f"no such {word}", code=404)
+
+
+@tool
+def guarded(word: str) -> ToolResult:
+    """Refuses."""
+    return ToolResult.denied("not you")
+
+
+def turns():
+    first = [
+        call("fine", id="f"), call("lookup", word="secret-input", id="l"), call("guarded", word="x", id="g"),
+        call("secret-tool", id="n"), call("fine", raw="{", id="j"), call("pay", id="p"),
+    ]  # fmt: skip  # two rows
+    return [first, say("secret-answer")]
+
+
+def desk():
+    pay, _ = counted("pay", needs_approval=True)
+    return agent(turns(), fine, lookup, guarded, pay, instructions="secret-instructions")
+
+
+@both
+def test_a_run_is_one_trace_over_a_pause_and_another_process_and_its_segments_are_linked(place):
+    async def main():
+        first, second = Traced(), Traced()
+        async with place.open(desk(), hooks=first.tracing.hooks) as runtime:
+            run = await (await runtime.start("desk", "secret-prompt")).wait()
+            await run.approve("p", by="grace") if place.kind == "memory" else None
+            if place.kind == "memory":
+                await run.wait()
+        if place.kind == "memory":
+            second = first
+        else:
+            async with place.open(desk(), hooks=second.tracing.hooks) as runtime:
+                run = await runtime.get(run.id)
+                await run.approve("p", by="grace")
+                await run.wait()
+        begun = first.all("invoke_agent desk")[0]
+        resumed = second.all("invoke_agent desk")[-1]
+        assert begun is not resumed
+        assert begun.context.trace_id == resumed.context.trace_id
+        assert (begun.parent, resumed.parent, begun.links) == (None, None, ())
+        (link,) = resumed.links
+        assert (link.context.trace_id, link.context.span_id) == (begun.context.trace_id, begun.context.span_id)
+        assert dict(begun.attributes) == {
+            "gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "desk", "counterfoil.run.id": run.id,
+            "counterfoil.run.resumed": False, "gen_ai.conversation.id": run.interaction_id,
+            "counterfoil.run.status": "paused",
+        }  # fmt: skip  # a table
+        assert resumed.attributes["counterfoil.run.resumed"] is True
+        assert resumed.attributes["counterfoil.run.status"] == "completed"
+        assert resumed.attributes["counterfoil.run.ended_by"] == "answer"
+        assert [e.name for e in begun.events] == ["counterfoil.call.waiting"]
+        inside = [s for s in first.spans if s.parent and s.parent.span_id == begun.context.span_id]
+        assert sorted(s.name for s in inside) == [
+            "chat ScriptedModel", "execute_tool", "execute_tool fine", "execute_tool fine", "execute_tool guarded",
+            "execute_tool lookup",
+        ]  # fmt: skip  # two rows
+        assert second.one("execute_tool pay").parent.span_id == resumed.context.span_id
+        assert {s.context.trace_id for s in (*first.spans, *second.spans)} == {begun.context.trace_id}
+        assert first.tracing._open == second.tracing._open == {}
+
+    go(main())
+
+
+def test_a_call_has_its_outcome_in_our_words_and_its_error_in_those_of_the_conventions():
+    async def main():
+        traced = Traced()
+        async with Runtime(agents=[desk()], hooks=traced.tracing.hooks) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+        part = {r.call_id: r for r in run.results}["f"]
+        good, failed = traced.all("execute_tool fine")[-1], traced.one("execute_tool lookup")
+        assert dict(good.attributes) == {
+            "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "fine", "gen_ai.tool.type": "function",
+            "gen_ai.tool.call.id": "f", "counterfoil.run.id": run.id, "counterfoil.attempt": 1,
+            "counterfoil.outcome": "succeeded",
+        }  # fmt: skip  # a table
+        assert good.status.status_code is StatusCode.UNSET
+        assert good.end_time == round(part.date.timestamp() * 1_000_000) * 1000
+        assert good.start_time <= good.end_time
+        assert failed.status.status_code is StatusCode.ERROR
+        assert (failed.attributes["counterfoil.code"], failed.attributes["error.type"]) == (404, "404")
+        (event,) = failed.events
+        assert (event.name, dict(event.attributes)) == (
+            "exception", {"exception.type": "counterfoil.core.errors.ToolError"},
+        )  # fmt: skip  # one row
+        denied, unknown = traced.one("execute_tool guarded"), traced.one("execute_tool")
+        assert denied.attributes["counterfoil.outcome"] == "denied"
+        assert denied.status.status_code is StatusCode.UNSET
+        assert (unknown.attributes["counterfoil.code"], unknown.start_time) == (4001, unknown.end_time)
+        assert [e.name for e in unknown.events] == ["exception"]
+        assert "gen_ai.tool.name" not in unknown.attributes
+
+    go(main())
+
+
+class Named(ScriptedModel):
+    """Says how it is called."""
+
+    model = "small-1"
+
+    async def respond(self, request):
+        async for event in super().respond(request):
+            yield (
+                ModelTurn(event.text, event.calls, event.stop, event.usage, "small-1-2026")
+                if isinstance(event, ModelTurn)
+                else event
+            )
+
+
+def test_a_request_to_a_model_has_its_names_and_tokens():
+    from counterfoil import Agent
+
+    async def main():
+        traced = Traced()
+        named = Agent("named", model=Named([say("Done.")]), parameters={"temperature": 0.5})
+        async with Runtime(agents=[named], hooks=traced.tracing.hooks) as runtime:
+            run = await (await runtime.start("named", "go")).wait()
+        chat = traced.one("chat small-1")
+        assert chat.kind is SpanKind.CLIENT
+        assert dict(chat.attributes) == {
+            "gen_ai.operation.name": "chat", "gen_ai.provider.name": "Named", "gen_ai.request.model": "small-1",
+            "gen_ai.request.temperature": 0.5, "gen_ai.response.model": "small-1-2026",
+            "gen_ai.conversation.id": run.interaction_id, "gen_ai.response.finish_reasons": ("end",),
+            "gen_ai.usage.input_tokens": run.usage.input_tokens, "gen_ai.usage.output_tokens": run.usage.output_tokens,
+            "gen_ai.usage.cache_read.input_tokens": 0, "gen_ai.usage.reasoning.output_tokens": 0,
+            "counterfoil.run.id": run.id, "counterfoil.step": 0,
+        }  # fmt: skip  # a table
+
+    go(main())
+
+
+@pytest.mark.parametrize(
+    ("model", "names"),
+    [
+        ("openai:gpt-5", ("openai", "gpt-5")),
+        ("openai-chat:a:b", ("openai", "a:b")),
+        ("google:gemini-3", ("gcp.gemini", "gemini-3")),
+        ("local", ("local", "local")),
+        (None, ("NoneType", "NoneType")),
+    ],
+)
+def test_a_model_is_named_as_the_conventions_have_it(model, names):
+    from counterfoil.observers.otel import _named
+
+    assert _named(model) == names
+
+
+def test_no_span_holds_what_anybody_wrote_unless_it_is_asked_for():
+    async def texts(traced):
+        async with Runtime(agents=[desk()], hooks=traced.tracing.hooks) as runtime:
+            run = await (await runtime.start("desk", "secret-prompt")).wait()
+            await run.reject("p", by="grace", reason="secret-reason")
+            await run.wait()
+        return "".join(span.to_json() for span in traced.spans)
+
+    words = ("prompt", "instructions", "input", "reason", "answer", "tool")
+
+    async def main():
+        assert "secret" not in await texts(Traced())
+        spoken = Traced(content=True)
+        told = await texts(spoken)
+        assert all(f"secret-{word}" in told for word in words)
+        failed = spoken.one("execute_tool lookup")
+        assert json.loads(failed.attributes["gen_ai.tool.call.arguments"]) == {"word": "secret-input"}
+        assert failed.attributes["gen_ai.tool.call.result"] == "no such secret-input"
+        assert failed.events[0].attributes["exception.message"] == "no such secret-input"
+        asked = json.loads(spoken.all("chat ScriptedModel")[1].attributes["gen_ai.input.messages"])
+        assert [m["role"] for m in asked] == ["user", "assistant", *["tool"] * 6]
+        assert asked[1]["parts"][1] == {
+            "type": "tool_call", "id": "l", "name": "lookup", "arguments": {"word": "secret-input"},
+        }  # fmt: skip  # one row
+
+    go(main())
+
+
+def test_attributes_outside_our_namespace_are_those_of_the_installed_conventions():
+    known = {
+        value
+        for module in (gen_ai_attributes, error_attributes, exception_attributes)
+        for name, value in vars(module).items()
+        if name.isupper() and isinstance(value, str)
+    }
+    with open(Tracing.__init__.__code__.co_filename, encoding="utf-8") as file:  # noqa: PTH123  # its own path
+        used = set(re.findall(r'"((?:gen_ai|error|exception)\.[a-z_.]+)"', file.read()))
+    assert len(used) > 20
+    assert used <= known
+
+
+def test_a_model_that_fails_ends_its_span_and_the_run_is_an_error():
+    def fails(request):
+        raise RuntimeError("secret")
+
+    async def main():
+        traced = Traced()
+        async with Runtime(agents=[agent([fails])], hooks=traced.tracing.hooks) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+        assert run.status == "failed"
+        chat, segment = traced.one("chat ScriptedModel"), traced.one("invoke_agent desk")
+        assert chat.status.status_code is segment.status.status_code is StatusCode.ERROR
+        assert segment.attributes["counterfoil.run.status"] == "failed"
+        assert "secret" not in segment.to_json() + chat.to_json()
+
+    go(main())
+
+
+def test_what_a_body_traces_belongs_to_its_run_and_what_started_the_run_is_linked():
+    async def main():
+        traced = Traced()
+        tracer = traced.provider.get_tracer("app")
+
+        @tool
+        def work() -> str:
+            """Traces."""
+            with tracer.start_as_current_span("inside"):
+                return "done"
+
+        async with Runtime(agents=[agent([call("work"), say("Done.")], work)], hooks=traced.tracing.hooks) as runtime:
+            with tracer.start_as_current_span("request") as request:
+                run = await runtime.start("desk", "go")
+                await run.wait()
+                assert trace.get_current_span() is request
+        segment = traced.one("invoke_agent desk")
+        assert traced.one("inside").parent.span_id == segment.context.span_id
+        assert [link.context.span_id for link in segment.links] == [request.get_span_context().span_id]
+        assert segment.context.trace_id != request.get_span_context().trace_id
+
+    go(main())
+
+
+def test_a_run_that_is_given_back_has_its_span_ended_when_tracing_is_closed(tmp_path):
+    gate = Gate()
+
+    async def main():
+        traced, place = Traced(), Place("sqlite", tmp_path)
+        held = agent([call("work", at="hold", id="h"), say("Done.")], gate.tool())
+        async with place.open(held, hooks=traced.tracing.hooks) as runtime:
+            run = await runtime.start("desk", "go")
+            await gate.began("hold")
+            leaving = asyncio.create_task(runtime.drain())
+            await until(lambda: runtime.leaving)
+            gate.open("hold")
+            await leaving
+        assert run.status == "running"
+        assert traced.all("invoke_agent desk") == []
+        traced.tracing.close()
+        assert traced.one("invoke_agent desk").attributes["counterfoil.run.status"] == "left"
+
+    go(main())
+
+
+@pytest.mark.parametrize("sampler", [ALWAYS_OFF, TraceIdRatioBased(0.5)])
+def test_a_run_is_sampled_whole_or_not_at_all(sampler):
+    async def main():
+        sizes = set()
+        for _ in range(1 if sampler is ALWAYS_OFF else 24):
+            traced = Traced(sampler=sampler)
+            async with Runtime(agents=[desk()], hooks=traced.tracing.hooks) as runtime:
+                run = await (await runtime.start("desk", "go")).wait()
+                await run.approve("p", by="grace")
+                await run.wait()
+            sizes.add(len(traced.spans))
+        assert sizes == ({0} if sampler is ALWAYS_OFF else {0, 10})
+
+    go(main())
+
+
+def test_a_tracer_that_raises_changes_nothing(caplog):
+    class Broken:
+        def get_tracer(self, *_):
+            raise RuntimeError("boom")
+
+    async def main():
+        broken = Tracing(Broken())
+        async with Runtime(agents=[desk()], hooks=broken.hooks) as runtime:
+            run = await (await runtime.start("desk", "go")).wait()
+            assert run.status == "paused"
+
+    go(main())
+    assert "boom" in caplog.text
