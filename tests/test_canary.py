@@ -26,11 +26,17 @@ from counterfoil import (
 )
 from counterfoil.adapters.models.anthropic import AnthropicMessages
 from counterfoil.adapters.models.openai import OpenAIResponses
+from counterfoil.core.entries import MessageEntry
+from counterfoil.core.jsontext import dumps
+from counterfoil.core.threads import view_of
+from counterfoil.core.turn import author
 from counterfoil.effects import Effects
+from counterfoil.model import ModelRequest
 from counterfoil.testing.fake_server import Play, Refusal, rate_limit
 from counterfoil.testing.model_bench import KEY
 from tests.helpers import arrives, go
 from tests.marks import law
+from tests.records import Book
 from tests.wires import WIRES, Wire, named
 
 CANARY = "canary-4d1f"
@@ -158,7 +164,7 @@ CALLS += [(f"d{n}", one.name, "{}") for n, one in enumerate(TOOLS) if one is not
 ON_RECORD = (
     "details", "memo", "narration", "exception", "note", "cause", "data", "failed-details", "said",
     "partial", "midway", "kept", "covered", "guard", "condition", "deny-rule", "ask-rule", "ask-reason", "approver",
-    "why-approved", "rejecter", "attribute", "other",
+    "why-approved", "rejecter", "attribute", "other", "noted",
 )  # fmt: skip  # names in rows
 
 
@@ -197,6 +203,7 @@ def test_nothing_of_the_other_half_is_in_any_request(tmp_path: Path, wire: str) 
                 await run.reject("c3", by=secret("rejecter"), reason="Not today.")
                 await arrives(run, "completed")
                 assert run.answer == "All done."
+                await runtime.note(run.id, secret("noted"), by=secret("noter"))
                 await run.send("And again", by=secret("sender"))
                 limits = Limits(context_tokens=300)
                 more = await runtime.start("desk", "Go on", interaction=run.interaction_id, limits=limits)
@@ -215,6 +222,47 @@ def test_nothing_of_the_other_half_is_in_any_request(tmp_path: Path, wire: str) 
             assert KEY.encode() not in record
             missing = [name for name in ON_RECORD if secret(name).encode() not in record]
             assert missing == [], "a canary that nobody sets free proves nothing"
+
+    go(main())
+
+
+@law("9.sees", "2.6")
+@wires
+def test_the_text_of_another_thread_is_in_no_request(wire: str) -> None:
+    miner = author("Agent", "miner", "acme").id
+    book = Book()
+    book.begin("chief")
+    book.message("Forge a ring.")
+    book.turn(("dispatch", "{}"), ("dispatch", "{}"))
+    for number, name in enumerate(("smith", "miner")):
+        book.start(number, child=f"run-{name}")
+    other = f"dispatch:{author('Agent', 'smith', 'acme').id}:run-smith"
+    book.on("run-smith", other).begin("smith", parent="run-1", call=(1, 0))
+    book.message(secret("task"), author_type="Agent", author_name="chief")
+    book.turn(("heat", dumps({"at": secret("arguments")}).decode()), text=secret("text"), thought=secret("thought"))
+    book.start()
+    book.result(0, ToolResult.text(secret("result")))
+    book.turn(text=secret("answer"))
+    book.thread = f"private:{author('Agent', 'smith', 'acme').id}"
+    book.message(secret("private"), author_type="Agent", author_name="chief")
+    book.on("run-miner", f"dispatch:{miner}:run-miner").begin("miner", parent="run-1", call=(1, 1))
+    book.message("Dig.", author_type="Agent", author_name="chief")
+
+    async def main() -> None:
+        async with ALL[wire].fake([Play("Gold."), Play("Mine.")], key=KEY) as server:
+            model = ALL[wire].model(server.base_url, KEY)
+            view = view_of(book.record, book.record.runs["run-miner"])
+            assert view is not None
+            mains = [item for item in book.record.items if isinstance(item, MessageEntry)]
+            for items in (list(view.take()), mains):
+                asked = ModelRequest("Be brief.", items, len(items), ())
+                assert [event async for event in model.respond(asked)]
+            await model.aclose()
+            assert server.faults == []
+            assert len(server.asked) == 2
+            assert b"Dig." in server.asked[0].raw
+            assert b"Forge a ring." in server.asked[1].raw
+            assert not any(CANARY.encode() in one.raw for one in server.asked)
 
     go(main())
 
