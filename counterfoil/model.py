@@ -10,7 +10,9 @@ from counterfoil.core.call import Offer
 from counterfoil.core.call_entries import ResultEntry
 from counterfoil.core.entries import MessageEntry, TurnEntry
 from counterfoil.core.jsontext import JsonValue, loads
+from counterfoil.core.media import read_as
 from counterfoil.core.turn import NO_USAGE, Usage
+from counterfoil.core.words import elided
 
 Item: TypeAlias = "MessageEntry | TurnEntry | ResultEntry"
 """What a request holds, in reading order: messages, the model's turns, and each call's result."""
@@ -57,15 +59,17 @@ class ModelRequest:
         """The request as plain dicts.
 
         Their keys are ``role``, ``content``, ``tool_calls`` (a list of ``id``, ``name``, ``arguments`` and
-        ``arguments_raw``), ``tool_call_id``, ``tool_name`` and ``error``.
+        ``arguments_raw``), ``tool_call_id``, ``tool_name`` and ``error``. What a wire would show as media is named in
+        text here; a result that was left out to fit the context is its pointer.
         """
         out: list[dict[str, JsonValue]] = []
         if self.instructions:
             out.append({"role": "system", "content": self.instructions})
-        for item in self.items:
+        for position, item in enumerate(self.items):
             match item:
                 case MessageEntry():
-                    out.append({"role": "system" if item.author_type == "System" else "user", "content": item.text})
+                    said = "\n".join(map(read_as, item.blocks)) if item.blocks else item.text
+                    out.append({"role": "system" if item.author_type == "System" else "user", "content": said})
                 case TurnEntry():
                     message: dict[str, JsonValue] = {"role": "assistant", "content": item.text or None}
                     if item.calls:
@@ -80,7 +84,8 @@ class ModelRequest:
                         ]
                     out.append(message)
                 case _:
-                    text = item.result.model_output
+                    left_out = position in self.elided
+                    text = elided(item.call_id, item.size) if left_out else item.result.model_output
                     out.append(
                         {
                             "role": "tool",

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from counterfoil.asking import Driven
-from counterfoil.core.call_entries import ResultEntry
 from counterfoil.core.differences import Difference, compare
 from counterfoil.core.entries import ERASED, EndedEntry, Entry, MessageEntry, TurnEntry
 from counterfoil.core.errors import UsageError
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.pairs import check_pairs
 from counterfoil.core.record import Record
-from counterfoil.core.words import elided
 from counterfoil.hooks import HookList
 from counterfoil.model import ModelRequest
 from counterfoil.replaying import Replaying
@@ -37,13 +35,8 @@ class ReplayStep:
 
     def messages(self, *, all_: bool = False) -> list[dict[str, JsonValue]]:
         """What the model read, as plain dicts (see `ModelRequest.messages`): what is new to it, or all of it."""
-        request = self.request
-        messages = request.messages
-        first = len(messages) - request.length  # instructions stand before the items
-        for position in request.elided:
-            result = request.items[position]
-            if isinstance(result, ResultEntry):
-                messages[first + position]["content"] = elided(result.call_id, result.size)
+        messages = self.request.messages
+        first = len(messages) - self.request.length  # instructions stand before the items
         return messages if all_ or not self.read_before else messages[first + self.read_before :]
 
     def to_json(self, *, all_: bool = False) -> dict[str, JsonValue]:

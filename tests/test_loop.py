@@ -353,6 +353,7 @@ def test_what_reads_results_that_are_left_out_is_offered_from_the_first_turn_on_
             await gate.began("w")
             offered = [[str(tool["name"]) for tool in seen.tools] for seen in desk.model.requests]
             assert offered == [["much", "work", "read_result"]] * 5
+            assert "left out" in told(desk)["m0"]
         gate.open("w")
         async with place.open(later) as runtime:
             run = await arrives(await runtime.get(run.id), "completed")

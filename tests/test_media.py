@@ -112,6 +112,7 @@ def test_of_a_text_file_its_text_is_read_and_of_other_media_their_names() -> Non
     )
     assert read_as(File(b"\x00")) == "[file, application/octet-stream, 1 bytes]"
     assert read_as(Image(PNG)) == f"[image, image/png, {len(PNG)} bytes]"
+    assert read_as(File(PDF)) == "[file, application/octet-stream, 8 bytes]", "a PDF may be all ASCII"
     assert read_as(Text("Hi")) == "Hi"
 
 
@@ -133,7 +134,7 @@ def test_a_prompt_of_blocks_is_on_record_shown_and_erased(place: Place) -> None:
             run = await (await runtime.start("desk", PROMPT)).wait()
             assert not await run.send([Image(PNG, "image/jpeg"), "Why?"])
             more = await (await runtime.start("desk", "Go on", interaction=run.interaction_id)).wait()
-            assert requests(desk)[0] == [{"role": "user", "content": TOLD}]
+            assert requests(desk)[0] == [{"role": "user", "content": f"{TOLD}\none"}], "a text file is read"
         async with place.open(desk) as runtime:
             run = await runtime.get(run.id)
             first = run.items[0]

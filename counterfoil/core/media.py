@@ -56,7 +56,7 @@ def shown_as(block: Block) -> str | None:
 
 def read_as(block: Block) -> str:
     """What a model reads of a block of a message that is not shown as it is: of a text file its name and its text."""
-    text = _text_of(block.data) if isinstance(block, File) else None
+    text = _text_of(block.data) if isinstance(block, File) and kind_of(block.data) is None else None
     return block_text(block) if text is None else f"{block_text(block)}\n{text}"
 
 
