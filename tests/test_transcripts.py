@@ -14,7 +14,20 @@ from hypothesis import given, settings
 from openai.types.chat import ChatCompletionMessage
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage
 
-from counterfoil import Agent, Caller, Hooks, Image, Runtime, ToolContext, ToolError, ToolResult, tool
+from counterfoil import (
+    Agent,
+    Audio,
+    Caller,
+    File,
+    Hooks,
+    Image,
+    Runtime,
+    Text,
+    ToolContext,
+    ToolError,
+    ToolResult,
+    tool,
+)
 from counterfoil.adapters.models.anthropic.request import WIRE as MESSAGES_WIRE
 from counterfoil.adapters.models.shared.opaque import own_items
 from counterfoil.core.entries import TurnEntry
@@ -53,6 +66,7 @@ from tests.transcripts import (
     whole,
 )
 
+WAV = b"RIFF\x04\x00\x00\x00WAVE"
 NAUGHTY = json.loads((Path(__file__).parent / "hostile" / "blns.json").read_text(encoding="utf-8"))
 
 
@@ -160,7 +174,7 @@ def test_ids_that_repeat_from_turn_to_turn_are_the_providers_own_on_record() -> 
 
 
 def test_what_has_no_place_on_record_is_kept_beside_it_and_said() -> None:
-    image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{base64.b64encode(PNG).decode()}"}}
+    image = {"type": "image_url", "image_url": {"url": "https://example.org/dot.png"}}
     messages = [
         {"role": "user", "content": [{"type": "text", "text": "What is this?"}, image], "name": "ada"},
         {"role": "assistant", "content": "A dot.", "audio": {"id": "a"}, "annotations": []},
@@ -172,7 +186,42 @@ def test_what_has_no_place_on_record_is_kept_beside_it_and_said() -> None:
         ("left-out", "messages[0].content[1]", image),
         ("left-out", "messages[1]", {"audio": {"id": "a"}}),
     ]
-    assert [item.text for item in run.items] == ["What is this?", f"[image, image/png, {len(PNG)} bytes]", "A dot."]
+    assert [item.text for item in run.items] == ["What is this?", "https://example.org/dot.png", "A dot."]
+
+
+@pytest.mark.parametrize("form", ["anthropic", "openai", "openai-responses"])
+def test_media_in_a_message_go_there_and_back_and_to_the_screen(form: str) -> None:
+    data = {name: base64.b64encode(raw).decode() for name, raw in (("png", PNG), ("pdf", b"%PDF-1"), ("wav", WAV))}
+    png, pdf = f"data:image/png;base64,{data['png']}", f"data:application/pdf;base64,{data['pdf']}"
+    parts = {
+        "anthropic": [
+            {"type": "text", "text": "What is this?"},
+            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data["png"]}},
+            {"type": "document", "title": "a.pdf",
+             "source": {"type": "base64", "media_type": "application/pdf", "data": data["pdf"]}},
+        ],
+        "openai": [
+            {"type": "text", "text": "What is this?"},
+            {"type": "image_url", "image_url": {"url": png}},
+            {"type": "file", "file": {"filename": "a.pdf", "file_data": pdf}},
+            {"type": "input_audio", "input_audio": {"data": data["wav"], "format": "wav"}},
+        ],
+        "openai-responses": [
+            {"type": "input_text", "text": "What is this?"},
+            {"type": "input_image", "image_url": png},
+            {"type": "input_file", "filename": "a.pdf", "file_data": pdf},
+        ],
+    }[form]  # fmt: skip  # a form each
+    run = brought([{"role": "user", "content": parts}, {"role": "assistant", "content": "A dot."}], form)
+    assert run.imported["repairs"] == []
+    blocks = (Text("What is this?"), Image(PNG), File(b"%PDF-1", "application/pdf", "a.pdf"), Audio(WAV))
+    assert run.items[0].blocks == blocks[: len(parts)]
+    assert run.items[0].text.startswith(f"What is this?\n[image, image/png, {len(PNG)} bytes]\n[file a.pdf")
+    sent = export_messages(run, form)[0]["content"]
+    assert sent == parts
+    shown = export_messages(run, "ui")[0]["parts"]
+    assert shown[1] == {"type": "file", "mediaType": "image/png", "url": png}
+    assert shown[2]["filename"] == "a.pdf"
 
 
 @pytest.mark.parametrize("form", ["anthropic", "openai-responses"])

@@ -141,7 +141,15 @@ def test_the_package_takes_what_is_shown_of_every_run() -> None:
     shown = list(go(desk_runs()).values())
     hostile = [{"role": "user", "content": text} for text in NAUGHTY if text.strip()]
     names = [{"id": text, "name": text, "arguments_raw": text} for text in dict.fromkeys(NAUGHTY) if text]
-    rows = [*SMALL, *FORMS.values(), hostile, [{"role": "assistant", "content": None, "tool_calls": names}]]
+    url = "data:image/png;base64,iVBORw0KGgo="
+    image = [{"type": "text", "text": "This?"}, {"type": "image_url", "image_url": {"url": url}}]
+    rows = [
+        *SMALL,
+        *FORMS.values(),
+        hostile,
+        [{"role": "user", "content": image}],
+        [{"role": "assistant", "content": None, "tool_calls": names}],
+    ]
     folder = shared()
     for file in FILES if folder is not None else ():
         path = folder / "data" / "trajectories" / f"{file}.jsonl"

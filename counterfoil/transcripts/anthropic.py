@@ -6,7 +6,7 @@ import base64
 import binascii
 import re
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Literal
 
 from counterfoil.core.content import Block, File, Image, Link, Text, block_text
 from counterfoil.core.jsontext import JsonValue, clean_text, dumps
@@ -50,13 +50,22 @@ def read(messages: list[JsonValue]) -> Reading:
         given: JsonValue = [{"type": "text", "text": content}] if isinstance(content, str) else content
         blocks = [(f"{place}.content[{n}]", b) for n, b in enumerate(array(given, f"{place}.content"))]
         if role in ("user", "system"):
+            side: Literal["user", "system"] = "user" if role == "user" else "system"
+            pieces: list[tuple[str, Block]] = []
             for at, block in blocks:
-                _said(read, obj(block, at), "user" if role == "user" else "system", at)
+                said = _said(read, obj(block, at), at)
+                if isinstance(said, Answered):
+                    read.tell(pieces, side)
+                    pieces = []
+                    read.items.append(said)
+                else:
+                    pieces.append((at, said))
+            read.tell(pieces, side)
         elif role == "assistant":
-            pieces = [piece for at, block in blocks for piece in _piece(read, obj(block, at), at)]
+            said_ = [piece for at, block in blocks for piece in _piece(read, obj(block, at), at)]
             thoughts = [block.get("thinking") for _, block in blocks if isinstance(block, dict)]
             thought = clean_text("\n\n".join(said for said in thoughts if isinstance(said, str)))
-            read.items.append(Reply(layout_of(pieces, WIRE, "text"), place, thought))
+            read.items.append(Reply(layout_of(said_, WIRE, "text"), place, thought))
         else:
             raise wrong(f"{place}.role", "user, assistant or system", role)
         if not blocks and role != "assistant":
@@ -72,19 +81,17 @@ def system_text(given: JsonValue) -> str:
     return "\n\n".join(text(block.get("text"), f"system[{n}].text") for n, block in enumerate(blocks))
 
 
-def _said(read: Reading, block: dict[str, JsonValue], role: str, place: str) -> None:
+def _said(read: Reading, block: dict[str, JsonValue], place: str) -> Answered | Block:
     match block.get("type"):
         case "text":
-            read.say(text(block.get("text"), f"{place}.text"), "user" if role == "user" else "system", place)
+            return Text(text(block.get("text"), f"{place}.text"))
         case "tool_result":
             content = tuple(_blocks(read, block.get("content"), f"{place}.content"))
             call_id = id_of(block.get("tool_use_id"), f"{place}.tool_use_id")
             failure = failed("") if block.get("is_error") is True else None
-            read.items.append(Answered(call_id, content or plain(""), failure, None, place))
-        case kind:
-            read.leave(place, f"a block of type {kind}", block)
-            medium = _medium(block, place)
-            read.say(block_text(medium) if medium else f"[{kind}]", "user" if role == "user" else "system", place)
+            return Answered(call_id, content or plain(""), failure, None, place)
+        case _:
+            return read.shown(_medium(block, place), block, place)
 
 
 def _piece(read: Reading, block: dict[str, JsonValue], place: str) -> Iterator[tuple[str, JsonValue]]:
@@ -155,7 +162,7 @@ def write(transcript: Transcript) -> list[JsonValue]:
     for item in with_ids(transcript.items, None, _LEGAL):
         match item:
             case Said():
-                add("user", [{"type": "text", "text": item.text}])
+                add("user", [_block(block) for block in item.blocks or (Text(item.text),)])
             case Reply(turn):
                 add("assistant", [_out(value) for _, value in laid_out(turn, WIRE, "text")])
             case Answered():

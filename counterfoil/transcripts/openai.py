@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from counterfoil.core.content import Block, File, Image, Link, Text, block_text
+from counterfoil.core.content import Audio, Block, File, Image, Link, Text, block_text, block_to_json
 from counterfoil.core.jsontext import JsonValue, clean_text, dumps
+from counterfoil.core.media import shown_as
 from counterfoil.model import ModelCall, ModelTurn, StopReason
 from counterfoil.transcripts.layout import BETWEEN, laid_out, layout_of
 from counterfoil.transcripts.pairing import with_ids
@@ -38,6 +39,7 @@ _TOOL: Final = _CHAT | {"name", "tool_call_id"}
 _ITEM: Final = frozenset({
     "type", "role", "content", "id", "status", "call_id", "name", "arguments", "output", "phase",
 })  # fmt: skip  # rows of names
+_SOUNDS: Final = {"audio/wav": "wav", "audio/mp3": "mp3", "audio/mpeg": "mp3"}
 _DATA: Final = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
 
 
@@ -58,8 +60,8 @@ def read_chat(messages: list[JsonValue]) -> Reading:
         read.rest(place, message, _SAID if role == "assistant" else _TOOL if role in ("tool", "function") else _CHAT)
         match role:
             case "system" | "developer" | "user":
-                for said in _texts(read, message.get("content"), f"{place}.content"):
-                    read.say(said, "user" if role == "user" else "system", place)
+                blocks = list(_pieces(read, message.get("content"), f"{place}.content"))
+                read.tell([(place, block) for block in blocks], "user" if role == "user" else "system")
             case "assistant":
                 thought = message.get("reasoning_content") or message.get("reasoning") or ""
                 read.items.append(
@@ -99,19 +101,25 @@ def _call(function: dict[str, JsonValue], call_id: JsonValue, place: str) -> Mod
 
 
 def _texts(read: Reading, content: JsonValue, place: str) -> Iterator[str]:
-    """The texts of a message; a medium is named, and noted."""
+    """The texts of what a model said; a medium is named, and noted."""
+    for block in _pieces(read, content, place):
+        if shown_as(block):
+            read.leave(place, "a medium of the model", block_to_json(block))
+        yield block_text(block)
+
+
+def _pieces(read: Reading, content: JsonValue, place: str) -> Iterator[Block]:
+    """The pieces of a message."""
     if isinstance(content, str):
-        yield text(content, place)
+        yield Text(text(content, place))
         return
     for number, value in enumerate(array(content, place)):
         at = f"{place}[{number}]"
         part = obj(value, at)
         if part.get("type") in _TEXTS:
-            yield text(part.get("refusal" if part["type"] == "refusal" else "text"), at)
-            continue
-        block = medium(part, at)
-        read.leave(at, f"a part of type {part.get('type')}", part)
-        yield block_text(block) if block else f"[{part.get('type')}]"
+            yield Text(text(part.get("refusal" if part["type"] == "refusal" else "text"), at))
+        else:
+            yield read.shown(medium(part, at), part, at)
 
 
 def _blocks(read: Reading, content: JsonValue, place: str) -> Iterator[Block]:
@@ -129,7 +137,10 @@ def _blocks(read: Reading, content: JsonValue, place: str) -> Iterator[Block]:
 
 
 def medium(part: dict[str, JsonValue], place: str) -> Block | None:
-    """The image or file of a part of either wire; None where it is none that we know."""
+    """The image, sound or file of a part of either wire; None where it is none that we know."""
+    sound = part.get("input_audio")
+    if isinstance(sound, dict) and isinstance(sound.get("data"), str):
+        return Audio(_decoded(str(sound["data"]), place), f"audio/{sound.get('format')}")
     given = part.get("image_url")
     inner = part.get("file")
     file = inner if isinstance(inner, dict) else part
@@ -139,12 +150,15 @@ def medium(part: dict[str, JsonValue], place: str) -> Block | None:
     data = _DATA.fullmatch(url)
     if data is None:
         return Link(url)
-    try:
-        raw = base64.b64decode(data[2], validate=True)
-    except binascii.Error as error:
-        raise wrong(place, f"data in base64 ({error})", url) from error
-    name = file.get("filename")
+    raw, name = _decoded(data[2], place), file.get("filename")
     return File(raw, data[1], name if isinstance(name, str) else None) if given is None else Image(raw, data[1])
+
+
+def _decoded(data: str, place: str) -> bytes:
+    try:
+        return base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise wrong(place, f"data in base64 ({error})", data) from error
 
 
 def write_chat(transcript: Transcript) -> list[JsonValue]:
@@ -158,7 +172,8 @@ def write_chat(transcript: Transcript) -> list[JsonValue]:
     for item in with_ids(transcript.items, MAX_CHAT_ID):
         match item:
             case Said():
-                out.append({"role": item.role, "content": item.text})
+                chat: JsonValue = [_part(block) for block in item.blocks] or item.text
+                out.append({"role": item.role, "content": chat})
             case Reply(turn):
                 message: dict[str, JsonValue] = {"role": "assistant", "content": turn.text}
                 if turn.calls:
@@ -171,6 +186,21 @@ def write_chat(transcript: Transcript) -> list[JsonValue]:
             case Answered():
                 out.append({"role": "tool", "tool_call_id": item.call_id, "content": item.text})
     return out
+
+
+def _part(block: Block) -> JsonValue:
+    """A piece of a message; a sound of another kind than WAV and MP3, for which there is no place, is named."""
+    data = base64.b64encode(block.data).decode() if isinstance(block, (Image, Audio, File)) else ""
+    match block:
+        case Image():
+            return {"type": "image_url", "image_url": {"url": f"data:{block.mime};base64,{data}"}}
+        case Audio() if block.mime in _SOUNDS:
+            return {"type": "input_audio", "input_audio": {"data": data, "format": _SOUNDS[block.mime]}}
+        case File():
+            file: JsonValue = {"filename": block.name or "file", "file_data": f"data:{block.mime};base64,{data}"}
+            return {"type": "file", "file": file}
+        case _:
+            return {"type": "text", "text": block_text(block)}
 
 
 # -------------------------------------------------------------------------------------------- Responses
@@ -208,8 +238,8 @@ def read_responses(items: list[JsonValue]) -> Reading:
                 said = BETWEEN.join(_texts(read, item.get("content"), f"{place}.content"))
                 own.append(("text", said))
             case "message" if role in ("user", "system", "developer"):
-                for said in _texts(read, item.get("content"), f"{place}.content"):
-                    read.say(said, "user" if role == "user" else "system", place)
+                blocks = list(_pieces(read, item.get("content"), f"{place}.content"))
+                read.tell([(place, block) for block in blocks], "user" if role == "user" else "system")
             case "message":
                 raise wrong(f"{place}.role", "user, system, developer or assistant", role)
             case "function_call":
@@ -239,7 +269,8 @@ def write_responses(transcript: Transcript) -> list[JsonValue]:
     for item in with_ids(transcript.items, MAX_ID):
         match item:
             case Said():
-                out.append({"role": item.role, "content": item.text})
+                said: JsonValue = [_output(block) for block in item.blocks] or item.text
+                out.append({"role": item.role, "content": said})
             case Reply(turn):
                 for kind, value in laid_out(turn, WIRE, "message"):
                     if kind == "text":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final, Literal, cast
 
 from counterfoil.core.call import DEFAULT_CALLER, Caller
 from counterfoil.core.call_entries import ResultEntry
@@ -124,7 +124,8 @@ class _Making:
                     who = ("Human", "user") if item.role == "user" else ("System", "system")
                     out.append(
                         MessageEntry(
-                            run_id=self.run_id, at=self.at, text=item.text, author_type=who[0], author_name=who[1],  # type: ignore[arg-type]  # one of two
+                            run_id=self.run_id, at=self.at, text=item.text, blocks=item.blocks,
+                            author_type=who[0], author_name=who[1],  # type: ignore[arg-type]  # one of two
                         )
                     )  # fmt: skip  # as above
                 case Reply():
@@ -195,7 +196,8 @@ def transcript_of(run: Run, *, conversation: bool = False) -> Transcript:
             continue
         match entry:
             case MessageEntry():
-                items.append(Said(entry.text, "system" if entry.author_type == "System" else "user"))
+                role: Literal["user", "system"] = "system" if entry.author_type == "System" else "user"
+                items.append(Said(entry.text, role, blocks=entry.blocks))
             case TurnEntry():
                 state = record.runs[entry.run_id]
                 results = [state.call_ids[call.call_id].result for call in entry.calls]

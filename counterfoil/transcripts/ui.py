@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Final
 
+from counterfoil.core.content import Audio, Block, File, Image, Text, block_text
 from counterfoil.core.items import Message, Note, Reasoning, ToolCallPart, ToolResultPart
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.outcome import Denied, Rejected, Skipped, Succeeded
@@ -50,9 +52,9 @@ def ui_messages(run: Run, *, conversation: bool = False) -> list[JsonValue]:
                 continue  # what it told its manager alone
             if isinstance(item, Message) and item.step_index is None:
                 parts = []
-                text: JsonValue = {"type": "text", "text": item.text}
+                said: JsonValue = [_piece(block) for block in item.blocks or (Text(item.text),)]
                 role = ROLES[item.author.type]
-                out.append({"id": f"{run_id}:{item.sequence}", "role": role, "parts": [text]})
+                out.append({"id": f"{run_id}:{item.sequence}", "role": role, "parts": said})
                 step = None
                 continue
             if step is None:
@@ -70,6 +72,14 @@ def ui_messages(run: Run, *, conversation: bool = False) -> list[JsonValue]:
                 used.add(shown)
                 parts.append(_call(item, shown, results.get(item.call_id)))
     return out
+
+
+def _piece(block: Block) -> JsonValue:
+    if not isinstance(block, (Image, Audio, File)):
+        return {"type": "text", "text": block_text(block)}
+    named: dict[str, JsonValue] = {"filename": block.name} if isinstance(block, File) and block.name else {}
+    url = f"data:{block.mime};base64,{base64.b64encode(block.data).decode()}"
+    return {"type": "file", "mediaType": block.mime, **named, "url": url}
 
 
 def _call(call: ToolCallPart, shown_id: str, result: ToolResultPart | None) -> JsonValue:

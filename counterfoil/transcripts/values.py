@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from counterfoil.core.content import Block, Text, block_text
 from counterfoil.core.errors import DefinitionError
 from counterfoil.core.jsontext import JsonValue, clean_text
+from counterfoil.core.media import shown_as
 from counterfoil.core.outcome import ToolFailure
 from counterfoil.core.result import NO_OUTPUT
 from counterfoil.model import ModelTurn
@@ -52,6 +53,8 @@ class Said:
     text: str
     role: Literal["user", "system"] = "user"
     place: str = field(default="", compare=False)
+    blocks: tuple[Block, ...] = ()
+    """What it consists of, where it is more than text; in its text media are placeholders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,22 @@ class Reading:
     def say(self, text: str, role: Literal["user", "system"], place: str) -> None:
         """Take in a message of somebody but the model."""
         self.items.append(Said(clean_text(text), role, place))
+
+    def tell(self, blocks: Sequence[tuple[str, Block]], role: Literal["user", "system"]) -> None:
+        """Take in the pieces of a message, each with its place: texts one by one, or all in one with its media."""
+        if any(shown_as(block) for _, block in blocks):
+            whole = tuple(block for _, block in blocks)
+            self.items.append(Said("\n".join(map(block_text, whole)), role, blocks[0][0], whole))
+            return
+        for place, block in blocks:
+            self.say(block_text(block), role, place)
+
+    def shown(self, block: Block | None, part: dict[str, JsonValue], place: str) -> Block:
+        """A medium of a message; a text that names it, and a note, where it is of no kind that providers read."""
+        if block is not None and shown_as(block):
+            return block
+        self.leave(place, f"a part of type {part.get('type')}", part)
+        return Text(block_text(block) if block is not None else f"[{part.get('type')}]")
 
 
 def joined(transcript: Transcript) -> Transcript:
