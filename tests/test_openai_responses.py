@@ -323,7 +323,7 @@ def test_the_items_count_where_the_end_repeats_none_of_them() -> None:
 
 @pytest.mark.parametrize(
     ("reason", "stop"),
-    [("max_output_tokens", "length"), ("content_filter", "refusal"), ("new", "other"), (None, "other")],
+    [("max_output_tokens", "length"), ("content_filter", "refusal"), ("new", "length"), (None, "length")],
 )
 def test_why_an_answer_is_incomplete_is_told(reason: str | None, stop: str) -> None:
     details = None if reason is None else {"reason": reason}

@@ -118,7 +118,9 @@ class Answer:
         refused = any(part.get("type") == "refusal" for item in output for part in _content(item))
         stop: StopReason = "refusal" if refused else "calls" if calls else "end"
         if self.finish == "incomplete":
-            stop = _STOP.get((self._response.get("incomplete_details") or {}).get("reason", ""), "other")
+            # Of whatever is incomplete the last call may be half of one, which must not run.
+            why = (self._response.get("incomplete_details") or {}).get("reason", "")
+            stop = _STOP.get(why, "length" if calls else "other")
         layout = list(_layout(output))
         worth = any(place["type"] == "reasoning" or "phase" in place for place in layout)
         return ModelTurn(
