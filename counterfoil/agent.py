@@ -20,6 +20,7 @@ from counterfoil.prices import Prices
 from counterfoil.registry import check_scheme, resolve
 from counterfoil.run import Run
 from counterfoil.runtime import Runtime
+from counterfoil.team import tools_of
 from counterfoil.tool import Tool, as_tools
 
 
@@ -75,6 +76,8 @@ class Agent:
         output_type: a type that the answer must have, as JSON; validated by Pydantic.
         hooks: guards and observers, after those of the Runtime.
         limits: budgets of each run; None: those of the Runtime.
+        manages: agents that it may give tasks to (the tool ``dispatch``) and ask (``ask``); a task is a run of its own.
+        description: what it is good for, for an agent that manages it.
         deps_type: the type of the deps; for readers and type checkers.
         parameters: settings for the provider, such as ``{"temperature": 0}``.
         prices: by the model's name, money for a million tokens as ``{"input": 3, "cached_input": 0.3, "output": 15}``;
@@ -99,6 +102,7 @@ class Agent:
         deps_type: type | None = None,
         parameters: dict[str, JsonValue] | None = None,
         prices: Mapping[str, Mapping[str, float]] | None = None,
+        description: str | None = None,
     ) -> None:
         if not isinstance(name, str) or not name.strip():
             raise DefinitionError(f"Agent: expected a name that is not empty, got {name!r}")
@@ -106,8 +110,9 @@ class Agent:
             raise DefinitionError(f"Agent: expected a name that can be stored, got half a surrogate: {name!r}")
         if model is None:
             raise DefinitionError(f"{name}: no model; give one, such as model='openai:NAME'")
-        if manages:
-            raise DefinitionError(f"{name}: manages= needs a later version of Counterfoil; give each agent its own run")
+        members = [type(member).__name__ for member in manages if not isinstance(member, Agent)]
+        if members:
+            raise DefinitionError(f"{name}: manages= takes agents, got {members[0]}")
         given = model if isinstance(model, (list, tuple)) else [model]
         self._models = [_Opened(name, one) for one in cast("Sequence[Model | str]", given)]
         if not self._models:
@@ -117,7 +122,9 @@ class Agent:
         self.name = name
         self.model = model
         self.instructions = instructions
-        self.tool_map = as_tools(tools)
+        self.manages = tuple(manages)
+        self.description = description
+        self.tool_map = {**as_tools(tools), **(tools_of(name, self.manages) if manages else {})}
         self.policy = policy
         self.output_type = output_type
         self.hooks = hooks

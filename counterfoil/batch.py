@@ -11,24 +11,36 @@ from typing import Any, cast
 from counterfoil.core import words
 from counterfoil.core.call_entries import LateEntry, MemoEntry, ResultEntry, StartEntry
 from counterfoil.core.content import Text
-from counterfoil.core.entries import Entry
-from counterfoil.core.jsontext import JsonValue, normal
+from counterfoil.core.entries import EndedEntry, Entry, RunEntry
+from counterfoil.core.jsontext import JsonValue, loads, normal
 from counterfoil.core.limits import ATTEMPTS
-from counterfoil.core.outcome import Cancelled, Failed
-from counterfoil.core.record import CallState
+from counterfoil.core.outcome import Cancelled, ErrorCode, Failed
+from counterfoil.core.record import CallState, RunState
 from counterfoil.core.report import ToolErrorReport
 from counterfoil.core.result import seal
+from counterfoil.core.states import OPEN
+from counterfoil.core.verdict import Verdict
 from counterfoil.docket import Docket
 from counterfoil.driver import Driver
 from counterfoil.eager import Starter
-from counterfoil.ending import finish
-from counterfoil.env import Env, Finished, Ready, Refused
+from counterfoil.ending import End, finish
+from counterfoil.env import ChildFailed, Env, Finished, Ready, Refused
 from counterfoil.execute import Execution, ExecutionHooks
-from counterfoil.judge import out_of_budget
+from counterfoil.judge import edited_by, fail, out_of_budget
 from counterfoil.store import KeptText
+from counterfoil.team import child_id, tools_of
 
 RETRY_SECONDS = 0.1
 """Back-off before the second attempt of a tool with retries; it doubles with each further one."""
+
+
+def _answer(child: RunState) -> End:
+    """What the end of a run is to the call that waited for it."""
+    ended, head = cast("EndedEntry", child.ended), cast("RunEntry", child.head)
+    if ended.status == "completed":
+        return ended.answer or "", None
+    told = f"run {child.run_id} of {head.agent} ended as {ended.status}: {ended.reason or ended.ended_by}"
+    return None, ChildFailed(told, words.child_end(head.agent, ended.status, ended.reason))
 
 
 class Batch(Docket, ExecutionHooks):
@@ -40,14 +52,17 @@ class Batch(Docket, ExecutionHooks):
         self.locking: set[int] = set()
         self.outliving: set[int] = set()
         """Calls of which an earlier attempt may still run here."""
-        self.kept: list[KeptText] = []
+        self.children: dict[int, Ready] = {}
+        """Calls that wait for a run of another agent, by index."""
+        self.spawning: list[int] = []
+        """Those of which that run may not be on record yet."""
         self.starting: list[tuple[int, Ready]] = []
         self.done: list[Execution] = []
         self.loop = drive.loop
 
     def running(self, index: int) -> bool:
-        """Whether a body of the call runs here."""
-        return index in self.flights
+        """Whether a body of the call runs here, or another run does its work."""
+        return index in self.flights or index in self.children
 
     def may_run(self, index: int) -> bool:
         """Whether an earlier attempt at the call may still run here."""
@@ -60,6 +75,8 @@ class Batch(Docket, ExecutionHooks):
         if not self.ready:
             return
         now = self.env.effects.now()
+        if self.env.team is not None:
+            self._hand_on(now)
         slots = self.env.limits.concurrency - len(self.flights)
         for call in self.calls:
             index = call.index
@@ -90,6 +107,54 @@ class Batch(Docket, ExecutionHooks):
             if alone:
                 return
 
+    def _hand_on(self, now: int) -> None:
+        """Start what waits for another run: it takes no slot and no lock, and stands in nobody's way."""
+        for index in [i for i, ready in self.ready.items() if ready.child is not None]:
+            ready = self.children[index] = self.ready.pop(index)
+            self.spawning.append(index)
+            self._start(self.calls[index], ready, now)
+
+    async def wait_again(self, call: CallState) -> None:
+        """Go on waiting for the run that a call was handed to."""
+        start, team = cast("StartEntry", call.start), self.env.team
+        name = call.record.tool_name
+        tool = self.env.tools.get(name) or tools_of(self.env.agent, ())[name]
+        arguments = cast("dict[str, Any]", loads(start.effective))
+        ready = Ready(
+            tool, arguments, start.effective, start.parsed, Verdict("allow", None, None, None), attempt=start.attempt,
+            edited_by=edited_by(call), began=self.env.effects.clock(),
+        )  # fmt: skip  # two rows
+        is_there = call.child in self.drive.record.runs
+        if team.again(self.env, ready) or is_there:
+            self.children[call.index] = ready
+            if not is_there:
+                self.spawning.append(call.index)
+            return
+        reason = words.child_end(str(arguments.get("agent") or arguments.get("participant")), "failed", None)
+        await self.settle(call, fail(ErrorCode.CHILD_FAILED, name, reason=reason), ready.began)
+
+    async def look_below(self) -> bool:
+        """See to it that the runs which calls wait for are on record, as their starts are, and take what they came to.
+
+        Returns:
+            Whether there is something to put on record.
+        """
+        spawning, self.spawning = self.spawning, []
+        for index in spawning:
+            await self.env.team.begin(self.env, self.calls[index], self.children[index])
+        for index, ready in list(self.children.items()):
+            call = self.calls[index]
+            child = self.drive.record.runs.get(call.child or "")
+            if child is None or child.ended is None or child.status in OPEN:
+                continue
+            del self.children[index]
+            x = Execution(self.env, call, ready, self, self._on_end)
+            now, start = self.env.effects.now(), cast("StartEntry", call.start)
+            x.started_at, x.clock0 = start.at, self.env.effects.clock() - (now - start.at) / 1_000_000
+            x.body_over = True
+            self._record(x, await finish(x, _answer(child), last=True), now)
+        return bool(self.outbox)
+
     def _unfinished_before(self, index: int) -> bool:
         return any(i < index for i in self.locking) or any(i < index for i in self.ready)
 
@@ -104,7 +169,8 @@ class Batch(Docket, ExecutionHooks):
         self.drive.wake()
 
     def _start(self, call: CallState, ready: Ready, now: int) -> None:
-        self.starting.append((call.index, ready))
+        if ready.child is None:
+            self.starting.append((call.index, ready))
         record, tool = call.record, ready.tool
         entry = StartEntry(
             run_id=self.env.run_id,
@@ -120,7 +186,8 @@ class Batch(Docket, ExecutionHooks):
             effective=ready.effective,
             parsed=ready.parsed,
             approval_id=ready.approval_id,
-            lock=ready.lock,
+            lock=None if ready.child else ready.lock,
+            child=child_id(self.env, call) if ready.child else None,
         )
         if ready.verdict.revision is not None:
             entry.decision = ready.verdict.to_json()
@@ -281,6 +348,16 @@ class Batch(Docket, ExecutionHooks):
 
     # end early
 
+    async def abandon(self, grace: float) -> None:
+        """Tell bodies to stop, and wait for them for so many seconds at most."""
+        self.leave()
+        flights = list(self.flights.values())
+        for flight in flights:
+            flight.tell("abandon")
+        tasks = [f.task for f in flights if f.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=grace)
+
     def leave(self) -> None:
         """Give back what calls hold that do not come to start here; a lock that comes later goes back by itself."""
         for _ in self.starting:
@@ -299,7 +376,11 @@ class Batch(Docket, ExecutionHooks):
             if any(isinstance(e, ResultEntry) and e.index == call.index for e in self.outbox):
                 continue
             name = call.record.tool_name
+            reason = self.env.run.cancel.reason if self.env.run.cancel else why and f"the limit of {why} is reached"
+            if call.child is not None:
+                await self.env.team.cancel(call.child, reason)
             known = self.ready.pop(call.index, None) or self.asks.pop(call.index, None)
+            known = known or self.children.pop(call.index, None)
             if type(known) is Ready and known.locked:
                 self.drive.locks.give(self.env.caller.tenant, self, call.index)
             began = self.env.effects.clock()
@@ -308,6 +389,5 @@ class Batch(Docket, ExecutionHooks):
                 continue
             started = call.start is not None
             text = words.cancelled(name, started=started, ended=True)
-            reason = self.env.run.cancel.reason if self.env.run.cancel else None
             result = seal((Text(text),), Cancelled(reason))
             await self.settle(call, Refused(result), began)

@@ -46,6 +46,10 @@ class Deciding(Reading):
         """Of this run, else of its agent (None: not here), else of the Runtime."""
         return limits or (agent.limits if agent is not None else None) or self.limits or DEFAULT_LIMITS
 
+    def budget_of(self, agent: str) -> Limits:
+        """See `counterfoil.team.Host`."""
+        return self._budget(self.agents.get(agent), None)
+
     async def take_up(self, row: RunRow, *, force: bool = False) -> None:
         """Claim a run and begin to drive it."""
         raise NotImplementedError
@@ -75,7 +79,7 @@ class Deciding(Reading):
         """Let a call run, perhaps with an edited input.
 
         Args:
-            run_id: the run.
+            run_id: the run, or one that waits for it.
             call_id: the call.
             by: who decides.
             reason: why, for the record.
@@ -95,6 +99,7 @@ class Deciding(Reading):
         """
         made = Decision("approve", by, reason, None, digest, approval=approval)
         if input is not None:
+            run_id = await self._waiting_run(tenant, run_id, call_id)
             made = replace(made, input=await check_edit(self, run_id, call_id, input, tenant, made))
         return await self._decide(tenant, run_id, call_id, made, roles)
 
@@ -140,12 +145,30 @@ class Deciding(Reading):
         probe = self.effects.probe
         if probe is not None:
             probe("store:before:decide")
-        approval, _ = await self.store.decide(tenant, run_id, call_id, made)
+        try:
+            approval, _ = await self.store.decide(tenant, run_id, call_id, made)
+        except NotPending:
+            below = await self._waiting_run(tenant, run_id, call_id)
+            if below == run_id:
+                raise
+            return await self._decide(tenant, below, call_id, decision, roles)
         if probe is not None:
             probe("store:after:decide")
         self.hub.wake(run_id)
         self.kick(tenant, run_id)
         return approval
+
+    async def _waiting_run(self, tenant: str, run_id: str, call_id: str) -> str:
+        """The run whose call of this id waits: this one, or else the only one below it that has such a call."""
+        waiting = [a.run_id for a in await self.store.approvals(tenant, run_id) if a.call_id == call_id]
+        if run_id in waiting or not waiting:
+            return run_id
+        if len(waiting) > 1:
+            raise NotPending(
+                f"call {call_id} waits in several runs below {run_id}: {', '.join(waiting)}; name the run, which is "
+                "the approval's run_id"
+            )
+        return waiting[0]
 
     async def cancel(
         self, run_id: str, *, reason: str | None = None, by: str | None = None, tenant: str = "default"
@@ -207,6 +230,10 @@ class Deciding(Reading):
         agent = self.agents.get(row.agent)
         if agent is None:
             raise UsageError(f"agent {row.agent!r} is not registered here; open the Runtime with it")
+        if row.parent is not None:
+            raise NotPending(
+                f"run {run_id} was begun by run {row.parent}, which went on without it; give the task anew"
+            )
         if row.status != "limited":
             raise NotPending(f"run {run_id} is {row.status}; only a limited run can be resumed with new limits")
         await self.heart.start()

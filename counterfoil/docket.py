@@ -11,20 +11,21 @@ from typing import Any, cast
 from counterfoil.core import words
 from counterfoil.core.approval import Approval, ApprovalKind, input_digest
 from counterfoil.core.call_entries import ResultEntry, StartEntry, WaitingEntry
-from counterfoil.core.entries import Entry
+from counterfoil.core.entries import Entry, MessageEntry
 from counterfoil.core.jsontext import JsonValue, dumps, loads
 from counterfoil.core.limits import ATTEMPTS
 from counterfoil.core.outcome import ErrorCode, Failed, ToolFailure
 from counterfoil.core.record import CallState
 from counterfoil.core.report import ToolErrorReport
-from counterfoil.core.turn import RUNS_NOTHING, moment
+from counterfoil.core.turn import RUNS_NOTHING, AuthorType, author, moment
 from counterfoil.core.verdict import Verdict
 from counterfoil.driver import Driver
-from counterfoil.ending import make_report, not_again, with_edit, without_end
+from counterfoil.ending import keep_apart, make_report, not_again, with_edit, without_end
 from counterfoil.env import Asks, Env, Ready, Refused
 from counterfoil.judge import Word, cut_off, duplicates, edited_by, fail, judge, judged, readmit, refuse, repeated
 from counterfoil.render import content_size
-from counterfoil.store import Behind
+from counterfoil.store import Behind, KeptText
+from counterfoil.team import child_id, thread_of
 
 
 class Docket:
@@ -42,9 +43,14 @@ class Docket:
         """Some call may have waited for a person, or is about to; not so in a turn that is fresh."""
         self.outbox: list[Entry] = []
         self.reports: list[ToolErrorReport] = []
+        self.kept: list[KeptText] = []
 
     def running(self, index: int) -> bool:
         """Whether a body of the call runs here."""
+        raise NotImplementedError
+
+    async def wait_again(self, call: CallState) -> None:
+        """Go on waiting for the run that a call was handed to."""
         raise NotImplementedError
 
     def may_run(self, index: int) -> bool:
@@ -59,7 +65,7 @@ class Docket:
         if slow or len(calls) > 1 or calls[0].turn.stop in RUNS_NOTHING:
             return self._judge_new(calls, began)
         answer = judge(self.env, calls[0])
-        if type(answer) is not Ready:
+        if type(answer) is not Ready or answer.tool.waits:
             return self._judge_new(calls, began, answer)
         answer.began = began
         self.ready[calls[0].index] = answer
@@ -80,7 +86,7 @@ class Docket:
                 waits.append(call)
             else:
                 answer = first or judge(self.env, call)
-                if type(answer) is Ready:
+                if type(answer) is Ready and not answer.tool.waits:
                     answer.began = began
                     self.ready[call.index] = answer
                 else:
@@ -97,6 +103,8 @@ class Docket:
 
     async def take(self, call: CallState, answer: Ready | Asks | Refused, began: float) -> None:
         """Act on the gateway's word."""
+        if type(answer) is Ready and answer.tool.waits:
+            answer = await self.env.team.route(self.env, answer)
         if type(answer) is Ready:
             answer.began = began
             self.ready[call.index] = answer
@@ -120,11 +128,21 @@ class Docket:
             self.reports.append(await make_report(env, call, result, refused.error, shown, seconds))
         if start is not None and call.edits:
             result = with_edit(result, call.record.tool_name, start.effective)
+        size, said = content_size(result.content), result.model_output
+        kept: KeptText | None = None
+        if refused.by_human and size > env.limits.keep_apart_bytes:
+            result, kept = keep_apart(result, env, call.record.call_id)
+        if kept is not None:
+            self.kept.append(kept)
+        if refused.by_human and call.waiting is not None and call.waiting.approval.kind == "question":
+            self.outbox.append(self._on_question(call, call.waiting.approval, said, "Human", refused.human or ""))
         self.outbox.append(
             ResultEntry(
                 **self._head(call),
                 result=result,
-                size=content_size(result.content),
+                size=size,
+                kept_id=None if kept is None else kept.id,
+                kept_digest=None if kept is None else kept.digest,
                 attempt=start.attempt if start else 0,
                 started_at=start.at if start else None,
                 over=not self.may_run(call.index) if start and without_end(result.outcome) else None,
@@ -151,10 +169,25 @@ class Docket:
         if one_by_one and any(c.pending for c in self.calls):
             return
         for index in sorted(self.asks):
-            asks = self.asks.pop(index)
-            self.outbox.append(self._waiting(self.calls[index], "approval", asks))
+            asks, call = self.asks.pop(index), self.calls[index]
+            waiting = self._waiting(call, "question" if asks.person else "approval", asks)
+            self.outbox.append(waiting)
+            if asks.person is not None:
+                self.outbox.append(self._on_question(call, waiting.approval, None, "Agent", self.env.agent))
             if one_by_one:
                 return
+
+    def _on_question(
+        self, call: CallState, approval: Approval, text: str | None, by: AuthorType, name: str
+    ) -> MessageEntry:  # fmt: skip  # one row
+        """What stands on the thread of a question to a person: the question (None), or the answer."""
+        asked = cast("dict[str, str]", approval.effective_input)
+        who = author("Human", approval.approvers[0], self.env.caller.tenant)
+        return MessageEntry(
+            run_id=self.env.run_id, thread_id=thread_of(words.ASK, who, child_id(self.env, call)),
+            at=self.env.effects.now(), text=asked["question"] if text is None else text, author_type=by,
+            author_name=name,
+        )  # fmt: skip  # rows by what belongs together
 
     def _waiting(self, call: CallState, kind: ApprovalKind, asks: Asks | None) -> WaitingEntry:
         env = self.env
@@ -166,6 +199,8 @@ class Docket:
             effective, parsed, verdict = asks.effective, asks.parsed, asks.verdict
             approvers = verdict.approvers or asks.tool.approvers
             not_user = env.caller.user if verdict.not_caller or asks.tool.not_caller else None
+            if asks.person is not None:
+                approvers, not_user, verdict = (asks.person.name,), None, None
         else:
             start = cast("StartEntry", call.start)
             effective, parsed = start.effective, start.parsed
@@ -250,6 +285,8 @@ class Docket:
         if new:
             await self._judge_new(new, self.env.effects.clock())
         for call in self.calls:
+            if call.child is not None:
+                await self.wait_again(call)
             if not call.in_flight:
                 continue
             start = cast("StartEntry", call.start)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Any, Protocol
 
 from counterfoil.core.entries import Entry
-from counterfoil.core.record import CallState
+from counterfoil.core.record import CallState, Record
 from counterfoil.hub import Hub, Locks, Slots
 
 
@@ -15,6 +15,7 @@ class Driver(Protocol):
     """A run's driver, as its batch sees it."""
 
     loop: AbstractEventLoop
+    record: Record
     hub: Hub
     locks: Locks
     slots: Slots

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 from collections.abc import Callable, Sequence
@@ -11,10 +12,8 @@ from typing import Any, cast
 from counterfoil.asking import Driven
 from counterfoil.builtin import read_result_tool
 from counterfoil.core.call import Caller
-from counterfoil.core.entries import (
-    RunEntry,
-)
-from counterfoil.core.errors import Fenced, NotFound, StoreError, UsageError
+from counterfoil.core.entries import Entry, RunEntry
+from counterfoil.core.errors import Conflict, Fenced, NotFound, StoreError, UsageError
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.record import Record
 from counterfoil.core.states import OPEN, next_expiry
@@ -28,6 +27,7 @@ from counterfoil.pool import ThreadPool
 from counterfoil.run import Fold
 from counterfoil.store import Lease, LockLost, OverQuota, Owner, RunRow
 from counterfoil.sweep import POLL_SECONDS, Sweep
+from counterfoil.team import Host, Team
 
 log = logging.getLogger("counterfoil")
 
@@ -90,7 +90,7 @@ class Driving(Deciding):
         drive = Drive(
             cast("Driven", agent), lease, fold.record, store=self.store, effects=self.effects, pool=shared_pool(),
             hub=self.hub, locks=self.locks, slots=self.slots, deps=make, builtin=_builtin,
-            hooks=join_hooks(self.hooks, getattr(agent, "hooks", None)),
+            hooks=join_hooks(self.hooks, getattr(agent, "hooks", None)), team=self._team(agent, lease, fold),
         )  # fmt: skip  # rows by what belongs together
         fold.error = None
         self._lost.pop(fold.run_id, None)
@@ -98,6 +98,22 @@ class Driving(Deciding):
         task = asyncio.get_running_loop().create_task(self._driven(drive, fold))
         self._tasks[fold.run_id] = task
         return drive
+
+    def _team(self, agent: Any, lease: Lease, fold: Fold) -> Team | None:
+        members = getattr(agent, "manages", ())
+        if not (members or any(call.child for call in fold.record.runs[fold.run_id].batch)):
+            return None
+        return Team(cast("Host", self), lease, members)
+
+    async def begin_child(self, lease: Lease, first: Sequence[Entry]) -> None:
+        """See `counterfoil.team.Host`."""
+        above = await self.store.run(lease.tenant, lease.run_id)
+        head = cast("RunEntry", first[0])
+        with contextlib.suppress(Conflict):  # it is there
+            await cast("Any", self)._create(
+                lease.tenant, head.run_id, list(first), self.agents.get(head.agent), interaction=lease.interaction_id,
+                pool=above.pool, priority=above.priority, parent=lease.run_id,
+            )  # fmt: skip  # two rows
 
     async def _driven(self, drive: Drive, fold: Fold) -> None:
         run_id = fold.run_id
@@ -155,8 +171,10 @@ class Driving(Deciding):
         if drive._foreign:
             self.kick(fold.tenant, fold.run_id)
         run = fold.record.runs[fold.run_id]
-        if run.status == "paused":
-            expiry = next_expiry(run)
+        if drive.head.parent is not None and (run.status != "running" or run.left):
+            self.kick(fold.tenant, drive.head.parent)
+        if run.status == "paused" or run.left:
+            expiry = next_expiry(run, fold.record.runs)
             if expiry is not None:
                 self._kick_at(fold, micros(expiry))
         elif timer := self._timers.pop(fold.run_id, None):
@@ -231,7 +249,7 @@ class Driving(Deciding):
                 return row.run_id in self._lost
             return not await self.lives(row.owner)
         due = row.wake_at is not None and row.wake_at <= now
-        return row.runnable or due or row.status == "running"
+        return row.runnable or due
 
     async def _hand_on(self, row: RunRow) -> None:
         """Have it driven: here, where that can be done, or by whomever the engine gives it to."""
@@ -256,7 +274,9 @@ class Driving(Deciding):
         if task is None:
             return REFUSED
         await _ended(task)
-        return (await self.store.run(tenant, run_id)).status
+        row = await self.store.run(tenant, run_id)
+        # What waits for its child runs is told again when it may go on, as what waits for people is.
+        return "paused" if row.status == "running" and row.owner is None and not row.runnable else row.status
 
     async def take_up(self, row: RunRow, *, force: bool = False) -> None:
         """Claim a run and begin to drive it in a task of its own; nothing where that cannot be done.
@@ -331,7 +351,15 @@ class Driving(Deciding):
                 if mine and room and self.dispatch.here:
                     self.kick(fold.tenant, run_id)
                 else:
-                    await asyncio.sleep(POLL_SECONDS / 2)
+                    await self._woken(fold.run_id)
+
+    async def _woken(self, run_id: str) -> None:
+        """Wait until something of the run is on record here, for a moment at most: others may drive it."""
+        listener = self.hub.add(run_id)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(POLL_SECONDS / 2):
+                await listener.signal.wait()
+        self.hub.remove(run_id, listener)
 
     def driving(self, run_id: str) -> bool:
         """Whether this process drives the run now."""

@@ -28,12 +28,13 @@ from counterfoil.core.report import AnyError, ToolErrorReport
 from counterfoil.core.result import ToolResult, seal
 from counterfoil.core.shorten import head_and_tail
 from counterfoil.crossing import ProcessBodyError
-from counterfoil.env import Env, Finished, Ready, asked, told
+from counterfoil.env import ChildFailed, Env, Finished, Ready, asked, told
 from counterfoil.hooks import UNCHANGED, AfterCall, Change
 from counterfoil.render import GIVEN, Unrenderable, combine, content_size, render
 from counterfoil.store import KeptText
 
 log = logging.getLogger("counterfoil")
+SUCCESS = Succeeded()
 
 
 class TimedOut(Exception):  # what a report shows as the error of a time-out
@@ -239,9 +240,6 @@ def _forged(outcome: object) -> str | None:
             return f"a {type(outcome).__name__} result"
 
 
-SUCCESS = Succeeded()
-
-
 def gateway_failure(code: ErrorCode, tool: str, *, message: str = "", body: Any = "ended", **values: Any) -> ToolResult:
     """A failure of the gateway's after a body began."""
     failure = ToolFailure(code, message or f"{code.name} of {tool}", retryable(code, safe=False), "gateway", body)
@@ -253,6 +251,8 @@ def failed(x: Attempt, error: BaseException) -> ToolResult:
     tool = x.ready.tool
     if isinstance(error, ToolError):
         return _declared(error)
+    if isinstance(error, ChildFailed):
+        return gateway_failure(ErrorCode.CHILD_FAILED, tool.name, message=str(error), reason=error.shown)
     # A class that could not come out of its process has a stand-in that carries its name.
     shown = error.class_name if isinstance(error, ProcessBodyError) else type(error).__name__
     code = ErrorCode.TOOL_ERROR

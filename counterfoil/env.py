@@ -13,6 +13,7 @@ from counterfoil.core.limits import Limits
 from counterfoil.core.record import CallState, RunState
 from counterfoil.core.report import ToolErrorReport
 from counterfoil.core.result import ToolResult
+from counterfoil.core.turn import Author
 from counterfoil.core.verdict import Verdict
 from counterfoil.effects import Effects
 from counterfoil.hooks import HookList
@@ -43,6 +44,8 @@ class Env:
     """Names that the newest turn was offered."""
     rejected: set[str] = field(default_factory=set)
     """Digests of calls that a person rejected in this run."""
+    team: Any = None
+    """Whom its calls may be handed to (`team.Team`); None for an agent without any."""
 
     def where(self, call: CallState) -> Where:
         """The place of a call."""
@@ -118,6 +121,8 @@ class Ready:
     """What earlier attempts ended with."""
     began: float = 0.0
     """On the effects' clock: when the gateway began with the call, waits for a person taken off."""
+    child: Author | None = None
+    """The agent whose run the call waits for: it has no body."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -128,8 +133,8 @@ class Asks:
     effective: bytes
     parsed: bytes | None
     verdict: Verdict
-    after: str | None = None
-    """The approval that this one replaces."""
+    person: Author | None = None
+    """Who is asked a question; None: whoever may decide on the call."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -172,6 +177,19 @@ class Finished:
     """Of a body without an end of its own: whether it is known to run no more."""
     again: bool = False
     """It failed and may be tried again: no guard saw it and nothing was reported."""
+
+
+class ChildFailed(Exception):  # what a report shows as the error of a call whose run gave no answer
+    """The run that a call waited for failed, was limited or cancelled.
+
+    Args:
+        message: for the operator.
+        shown: what the model may read of it.
+    """
+
+    def __init__(self, message: str, shown: str) -> None:
+        super().__init__(message)
+        self.shown = shown
 
 
 async def asked(fn: Callable[..., object], seconds: float, *args: object) -> object:

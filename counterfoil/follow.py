@@ -133,7 +133,7 @@ async def follow(runtime: Followed, row: RunRow, after: int, *, to_end: bool = F
                     continue
                 while live and live[0].entry < entry.entry:
                     yield live.popleft()
-                paused = isinstance(entry, PausedEntry)
+                paused = isinstance(entry, PausedEntry) and not entry.children
                 event = event_of(entry, record.runs[run_id]) if entry.entry > after else None
                 if event is not None:
                     yield event

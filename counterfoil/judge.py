@@ -152,6 +152,8 @@ def facts_of(env: Env, call: CallState, tool: Tool, arguments: JsonValue) -> Fac
             "calls": len(env.run.calls) - len(env.run.batch) + call.index,
             "hour": now.hour,
             "weekday": now.weekday(),
+            "parent": env.run.parent.run_id if env.run.parent is not None else None,
+            "depth": sum(1 for _ in env.run.above()),
         },
         thread={"id": env.thread_id, "kind": thread_kind(env.thread_id)},
     )
@@ -279,6 +281,10 @@ async def readmit(env: Env, call: CallState) -> Ready | Asks | Refused:
                 before=None if approval.input == approval.effective_input else dumps(approval.input),
                 human=decision.by or "somebody", by_human=True, system=False,
             )  # fmt: skip  # two rows
+        case "answer":
+            result = ToolResult.text(cast("str", decision.value))
+            by = decision.by or next(iter(approval.approvers), "somebody")
+            return Refused(result, parsed=dumps(approval.effective_input), human=by, by_human=True, system=False)
         case "record":
             result = ToolResult.from_dict(cast("dict[str, JsonValue]", decision.value))
             return Refused(result, human=decision.by or "somebody", by_human=True, system=False)
@@ -304,7 +310,7 @@ async def readmit(env: Env, call: CallState) -> Ready | Asks | Refused:
     if refused is not None:
         return refused
     if verdict.verdict == "ask" and not _holds(waiting.decision, verdict, tool) and decision.choice == "approve":
-        return Asks(tool, effective, parsed, verdict, after=approval.id)
+        return Asks(tool, effective, parsed, verdict)
     used = over_budget(env, call)
     if used is not None:
         return fail(

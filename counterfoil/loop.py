@@ -21,7 +21,7 @@ from counterfoil.core.entries import (
 from counterfoil.core.errors import DefinitionError, Fenced, ModelError, StoreError
 from counterfoil.core.jsontext import JsonValue, clean_text
 from counterfoil.core.record import CallState, Record
-from counterfoil.core.states import STATUS_OF, ending_call, limit_reached, next_expiry, unanimous
+from counterfoil.core.states import STATUS_OF, ending_call, limit_reached, next_expiry, unanimous, waits_for_people
 from counterfoil.core.threads import view_of
 from counterfoil.core.turn import NO_USAGE, micros, moment
 from counterfoil.eager import Starter
@@ -35,6 +35,7 @@ from counterfoil.judge import needs_time
 from counterfoil.model import ModelRequest
 from counterfoil.pool import ThreadPool
 from counterfoil.store import Behind, Lease, StatusChange, Store
+from counterfoil.team import Team, remembered
 from counterfoil.tool import Tool
 
 log = logging.getLogger("counterfoil")
@@ -49,13 +50,13 @@ class Drive(Asking):
     def __init__(
         self, agent: Driven, lease: Lease, record: Record, *, store: Store, effects: Effects, pool: ThreadPool,
         hub: Hub, locks: Locks, slots: Slots, hooks: HookList, deps: Callable[[], object] | None,
-        builtin: Callable[[Drive], Tool],
+        builtin: Callable[[Drive], Tool], team: Team | None = None,
     ) -> None:  # fmt: skip  # rows by what belongs together
         super().__init__(lease, record, store=store, effects=effects, hub=hub, hooks=hooks)
         head = self.head
         env = Env(
             head.caller, lease.interaction_id, lease.run_id, head.thread_id, agent.name, self.run,
-            agent.tool_map, agent.policy, hooks, self.run.limits, effects, pool, deps,
+            agent.tool_map, agent.policy, hooks, self.run.limits, effects, pool, deps, team=team,
         )  # fmt: skip  # as above
         self._begin_asking(agent, env, builtin)
         self.locks = locks
@@ -85,7 +86,7 @@ class Drive(Asking):
     # the run
 
     async def go(self) -> str:
-        """Drive until the run pauses or ends, or is left for another process (``running``); returns its status.
+        """Drive until the run pauses, ends, waits for its child runs (``waiting``) or is left to others (``running``).
 
         Raises:
             Fenced: another worker drives it now.
@@ -106,7 +107,7 @@ class Drive(Asking):
                 until = time() + HOLD_SECONDS
             try:
                 if self.run.open and not await self._work():
-                    return "paused"
+                    return "waiting" if self.run.left else "paused"
                 if self._foreign:
                     await self.refresh()
                 end = self._due_end()
@@ -141,16 +142,8 @@ class Drive(Asking):
 
     async def abandon(self) -> None:
         """This process drives the run no more: bodies are told to stop; their starts stay on record without an end."""
-        batch = self.batch
-        if batch is None:
-            return
-        batch.leave()
-        flights = list(batch.flights.values())
-        for flight in flights:
-            flight.tell("abandon")
-        tasks = [f.task for f in flights if f.task is not None]
-        if tasks:
-            await asyncio.wait(tasks, timeout=self.run.limits.cancel_grace)
+        if self.batch is not None:
+            await self.batch.abandon(self.run.limits.cancel_grace)
 
     async def _flush(self) -> None:
         batch: Batch = self.batch  # type: ignore[assignment]  # called with a batch alone
@@ -161,7 +154,7 @@ class Drive(Asking):
         if self.fatal is not None:
             raise self.fatal
 
-    async def _work(self) -> bool:
+    async def _work(self) -> bool:  # noqa: C901  # a frame of its own for any part of it costs each call twice
         """Bring the batch on until every call has its result (True) or all that is open waits for people (False)."""
         batch: Batch = self.batch  # type: ignore[assignment]  # called with a batch alone
         run = self.run
@@ -182,6 +175,8 @@ class Drive(Asking):
                 batch.launch(None if told else self.starter)
             if self.fatal is not None:
                 raise self.fatal
+            if batch.children and await batch.look_below():
+                continue
             if not run.open:
                 return True
             if batch.done:
@@ -240,12 +235,16 @@ class Drive(Asking):
         await batch.gather()
 
     async def _pause(self) -> bool:
+        batch: Batch = self.batch  # type: ignore[assignment]  # called with a batch alone
         ended = ending_call(self.run.batch, self._ends)
         key = self.run.ended_run or (ended.key if ended else None)
-        expiry = next_expiry(self.run)
-        change = StatusChange("paused", wake_at=None if expiry is None else micros(expiry))
+        run, runs = self.run, self.record.runs
+        children = bool(batch.children) and not waits_for_people(run, runs, moment(self.effects.now()))
+        wake_at = None if (expiry := next_expiry(run, runs)) is None else micros(expiry)
+        change = StatusChange("running" if children else "paused", wake_at=wake_at, leaves=children)
         try:
-            await self.write([PausedEntry(**self._head(), ended_run=key)], change=change, exact=True)
+            entry = PausedEntry(**self._head(), ended_run=key, children=children)
+            await self.write([entry], change=change, exact=True)
         except Behind:
             return False
         return True
@@ -297,6 +296,8 @@ class Drive(Asking):
             **self._head(), status=status, ended_by=by, ended_run=self.run.ended_run or (call.key if call else None),
             answer=answer, output=output, reason=reason, seconds=self.run.seconds, discarded=self._discarded,
         )  # fmt: skip  # as above
+        if self.head.parent is not None and answer is not None:
+            before = [*before, *remembered(self.record, self.run, answer, self.effects.now())]
         await self.write([*before, entry], change=StatusChange(status, ended_by=by), exact=True)
         self._discarded = NO_USAGE
         return status

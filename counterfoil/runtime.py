@@ -121,7 +121,7 @@ class Runtime(Driving):
         return runtime
 
     def register(self, agent: Any) -> None:
-        """Add an agent.
+        """Add an agent, and those that it manages.
 
         Raises:
             DefinitionError: another one has its name.
@@ -129,6 +129,8 @@ class Runtime(Driving):
         known = self.agents.setdefault(agent.name, agent)
         if known is not agent:
             raise DefinitionError(f"{agent.name}: two agents have this name; runs find their agent by it")
+        for member in getattr(agent, "manages", ()):
+            self.register(member)
 
     def add_hooks(self, hooks: Hooks) -> None:
         """One more list of guards and observers, for runs that are taken up from now on."""
@@ -311,7 +313,7 @@ class Runtime(Driving):
     async def _create(
         self, tenant: str, run_id: str, first: list[Entry], known: Any, *, interaction: str | None = None,
         key: str | None = None, key_digest: str | None = None, pool: str | None = None, priority: int = 0,
-        later: int | None = None,
+        later: int | None = None, parent: str | None = None,
     ) -> Run:  # fmt: skip  # rows by what belongs together
         """Put a run on record with its first entries; drive it if its agent is here and its time has come."""
         if known is not None and self.dispatch.here:
@@ -327,7 +329,7 @@ class Runtime(Driving):
             tenant=tenant, run_id=run_id, interaction_id=interaction or self.effects.new_id(),
             new_interaction=interaction is None, agent=head.agent, entries=first, created_at=now,
             owner=self.owner if here else None, key=key and clean_text(key), key_digest=key_digest,
-            pool=pool or self.pool, priority=priority, not_before=later, participants=(
+            pool=pool or self.pool, priority=priority, not_before=later, parent=parent, participants=(
                 author("Human", head.caller.user or "user", tenant), author("Agent", head.agent, tenant),
             ),
         )  # fmt: skip  # as above

@@ -78,6 +78,8 @@ class Tool:
     """Further attempts after a failure; of a safe tool only."""
     offered: Callable[..., Any] | None
     """Whether it is offered in this turn: a function of the context."""
+    waits: bool
+    """Its calls have no body: they wait for another run, or for a person's answer."""
 
     def __init__(
         self,
@@ -103,6 +105,7 @@ class Tool:
         self.fn = fn
         self.dynamic = False
         self.builtin = False
+        self.waits = False
         self.settings = settings
         unknown = sorted(set(settings) - set(SETTINGS))
         if unknown:

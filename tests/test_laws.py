@@ -36,8 +36,9 @@ from counterfoil.core.laws import Checker
 from counterfoil.core.laws_chain import MAX_BREAKS
 from counterfoil.core.laws_facts import KINDS, Kind, Problem
 from counterfoil.core.limits import DEFAULT_LIMITS
-from counterfoil.core.outcome import Cancelled, Rejected, ToolOutcome
+from counterfoil.core.outcome import SUCCEEDED, Cancelled, ErrorCode, Failed, Rejected, ToolFailure, ToolOutcome
 from counterfoil.core.result import ToolResult, seal
+from counterfoil.core.turn import author
 from counterfoil.store import Head, StoredRow
 from tests.marks import law
 
@@ -51,14 +52,16 @@ class Write:
     run_id: str = "r1"
     tenant: str = "default"
     entries: list[Entry] = field(default_factory=list)
+    thread: str | None = None
 
     def put(self, kind: type[Entry], **facts: Any) -> "Write":
-        self.entries.append(kind(run_id=self.run_id, at=1_000_000 + len(self.entries), **facts))
+        head = {"run_id": self.run_id, "thread_id": self.thread, "at": 1_000_000 + len(self.entries)}
+        self.entries.append(kind(**head, **facts))
         return self
 
-    def begin(self, text: str = "Refund W100", *, parent: str | None = None) -> "Write":
+    def begin(self, text: str = "Refund W100", *, parent: str | None = None, **facts: Any) -> "Write":
         caller = Caller(tenant=self.tenant)
-        self.put(RunEntry, agent="support", caller=caller, limits=DEFAULT_LIMITS, parent=parent)
+        self.put(RunEntry, agent="support", caller=caller, limits=DEFAULT_LIMITS, parent=parent, **facts)
         return self.put(MessageEntry, text=text)
 
     def turn(self, *calls: str, step: int = 0, text: str = "", stop: str = "calls") -> "Write":
@@ -186,6 +189,32 @@ def apart_story(run_id: str = "r1") -> list[Entry]:
     return story(w.result(kept_id="t1", kept_digest=TEXT_DIGEST, size=len(TEXT)).answer())
 
 
+CHILD_FAILED = ToolFailure(ErrorCode.CHILD_FAILED)
+MINER = author("Agent", "support", "default").id
+THREAD = f"dispatch:{MINER}:r2"
+
+
+def managed(*calls: str) -> Write:
+    """A run whose calls each wait for a run: r2, r3 and so on."""
+    w = Write().begin().turn(*calls)
+    for index in range(len(calls)):
+        w.start(index, child=f"r{index + 2}")
+    return w
+
+
+def child(run_id: str, thread: str = THREAD, call: tuple[int, int] = (0, 0), parent: str = "r1") -> Write:
+    return Write(run_id, thread=thread).begin(parent=parent, call=call)
+
+
+def a_task(
+    ended: str = "completed", gave: ToolOutcome = SUCCEEDED, thread: str = THREAD, call: tuple[int, int] = (0, 0)
+) -> list[Entry]:
+    """A run hands a task on, which ends so; what the call gave then."""
+    ends = {"completed": "answer", "limited": "limit", "failed": "error"}
+    below = child("r2", thread, call).turn(text="Dug.", stop="end").ended(ended, ends[ended])
+    return story(managed("c00"), below, Write().result(result=outcome(gave)).answer())
+
+
 # ------------------------------------------------------------------------------- what is a faithful record
 
 FAITHFUL: dict[str, Callable[[], list[Entry]]] = {
@@ -260,6 +289,12 @@ FAITHFUL: dict[str, Callable[[], list[Entry]]] = {
         Write().begin().turn("c00").start(), Write("r2").begin(parent="r1").answer(0),
         *Write().result().answer().entries
     ),
+    "a task, handed on": a_task,
+    "a task that was not done": lambda: a_task("limited", Failed(CHILD_FAILED)),
+    "a task whose run was cancelled with it": lambda: story(
+        managed("c00"), child("r2"), Write().result(result=outcome(Cancelled())).ended("cancelled", "cancelled"),
+        Write("r2", thread=THREAD).ended("cancelled", "cancelled"),
+    ),
     "a text kept apart": apart_story,
     "nothing": list,
 }  # fmt: skip  # a line a step
@@ -284,6 +319,38 @@ def test_what_was_read_is_counted() -> None:
 # ---------------------------------------------------------- each law broken, with a chain that was mended
 
 BROKEN: dict[str, tuple[Kind, Callable[[], list[StoredRow]]]] = {
+    # one run for a call, on its thread, and both tell the same
+    "a task done whose run was limited": ("child", lambda: rows(*a_task("limited"))),
+    "a task not done whose run was completed": ("child", lambda: rows(*a_task(gave=Failed(CHILD_FAILED)))),
+    "an answer before the end of its run": (
+        "child", lambda: rows(managed("c00"), child("r2"), Write().result().answer())
+    ),
+    "an answer without its run": ("child", lambda: rows(managed("c00"), Write().result().answer())),
+    "a task of another agent's thread": (
+        "child", lambda: rows(*a_task(thread=f"dispatch:{author('Agent', 'other', 'default').id}:r2"))
+    ),
+    "a task of another run's thread": ("child", lambda: rows(*a_task(thread=f"dispatch:{MINER}:r3"))),
+    "a task on the main thread": (
+        "child", lambda: rows(managed("c00"), Write("r2").begin(parent="r1", call=(0, 0)))
+    ),
+    "a task of a call that is not there": ("child", lambda: rows(managed("c00"), child("r2", call=(0, 1)))),
+    "a task of a call that waits for another run": (
+        "child", lambda: rows(managed("c00", "c01"), child("r2", call=(0, 1)))
+    ),
+    "two calls that wait for one run": (
+        "child", lambda: rows(Write().begin().turn("c00", "c01").start(0, child="r2").start(1, child="r2"))
+    ),
+    "a task of a run that is not on record": (
+        "child", lambda: rows(managed("c00"), child("r2", parent="r9"))
+    ),
+    "a turn on another thread than its run's": (
+        "child", lambda: rows(managed("c00"), child("r2"), Write("r2").turn(text="Dug.", stop="end"))
+    ),
+    "a result on another thread than its call's": (
+        "child", lambda: rows(Write().begin().turn("c00").start(), Write(thread=f"private:{MINER}").result())
+    ),
+    "a root run on the thread of a task": ("child", lambda: rows(Write("r2", thread=THREAD).begin())),
+    "a thread of no kind": ("child", lambda: rows(Write(thread="elsewhere").begin())),
     # every call has one result
     "an ended run lacks a result": (
         "missing-result", lambda: rows(Write().begin().turn("c00", "c01").done().ended("limited", "limit"))

@@ -25,7 +25,17 @@ def facts(tool="refund", input=None, **run):
         tool={"name": tool, "read_only": False, "idempotent": False, "destructive": False},
         input={"cents": 2000} if input is None else input,
         caller={"tenant": "acme", "user": "ada", "roles": ["support"], "attributes": {"team": "eu"}},
-        run={"id": "r1", "agent": "support", "step": 0, "calls": 0, "hour": 12, "weekday": 0} | run,
+        run={
+            "id": "r1",
+            "agent": "support",
+            "step": 0,
+            "calls": 0,
+            "hour": 12,
+            "weekday": 0,
+            "parent": None,
+            "depth": 0,
+        }
+        | run,
         thread={"id": None, "kind": "main"},
     )
 

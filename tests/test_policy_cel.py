@@ -22,7 +22,16 @@ def facts(input=None, **changed):
         "tool": {"name": "refund", "read_only": False, "idempotent": True, "destructive": False},
         "input": {} if input is None else input,
         "caller": {"tenant": "acme", "user": None, "roles": ["support"], "attributes": {"team": "eu"}},
-        "run": {"id": "r1", "agent": "desk", "step": 2, "calls": 7, "hour": 12, "weekday": 0},
+        "run": {
+            "id": "r1",
+            "agent": "desk",
+            "step": 2,
+            "calls": 7,
+            "hour": 12,
+            "weekday": 0,
+            "parent": None,
+            "depth": 0,
+        },
         "thread": {"id": None, "kind": "main"},
     }
     return Facts(**{name: value | changed[name] if name in changed else value for name, value in values.items()})

@@ -46,6 +46,8 @@ _TYPES: Final = {
     "run.calls": _Type.INT,
     "run.hour": _Type.INT,
     "run.weekday": _Type.INT,
+    "run.parent": _Type.DYN,  # a text or null
+    "run.depth": _Type.INT,
     "thread.id": _Type.DYN,  # a text or null
     "thread.kind": _Type.STRING,
 }

@@ -165,6 +165,8 @@ def check_person(approval: Approval, new: Decision) -> None:
     if approval.not_user is not None and new.by == approval.not_user:
         raise NotAllowed(f"{new.by} asked for call {approval.call_id} and may not decide on it; somebody else must")
     allowed = approval.approvers
+    if approval.kind == "question" and new.by is None:
+        return  # nobody else is named, so it is who was asked
     if not allowed or new.by in allowed or any(f"role:{role}" in allowed for role in new.roles):
         return
     who = new.by or "nobody named"

@@ -157,7 +157,7 @@ def event_of(entry: Entry, run: RunState) -> Event | None:
             return CallWaiting(*head, entry.call_id, entry.tool_name, entry.approval)
         case DecidedEntry():
             return Decided(*head, entry.call_id, entry.tool_name, entry.decision)
-        case PausedEntry():
+        case PausedEntry(children=False):
             return RunPaused(*head, _waiting_at(entry, run))
         case ResumedEntry():
             return RunResumed(*head, "" if run.head is None else run.head.agent)

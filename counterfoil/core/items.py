@@ -93,6 +93,8 @@ class ToolCallPart:
     approval: ApprovalMark | None = None
     attempt: int = 0
     """Starts so far."""
+    child_run_id: str | None = None
+    """The run of another agent whose answer is, or will be, its result."""
 
     @property
     def kind(self) -> str:
@@ -114,6 +116,8 @@ class ToolCallPart:
             "effectiveInput": self.effective_input,
             "decision": self.decision,
         }
+        if self.child_run_id is not None:
+            out["childRunId"] = self.child_run_id
         if self.approval is not None:
             a = self.approval
             out["approval"] = {

@@ -11,6 +11,7 @@ from typing import cast
 
 from counterfoil.core.approval import CHOICES, input_digest
 from counterfoil.core.jsontext import loads
+from counterfoil.core.laws_child import check_answer, check_start, check_thread
 from counterfoil.core.laws_facts import Facts, Found, flag, number, text, text_or_none
 from counterfoil.core.laws_state import Asked, CallFacts, Interaction, RunFacts
 from counterfoil.core.limits import ATTEMPTS
@@ -34,6 +35,7 @@ def check_call(at: Interaction, run: RunFacts, facts: Facts, content: bytes | No
         message = f"an entry ({kind}) of a call of {tool_name} that step {step} did not make at place {index}"
         at.say("orphan-result", message)
     elif kind == "start":
+        at.say_all(check_start(at, call, facts))
         if turn.stop in RUNS_NOTHING:
             how = "its token limit cut off" if turn.stop == "length" else "ended as a refusal"
             at.say("order", f"a call of a turn that {how} has started")
@@ -43,6 +45,7 @@ def check_call(at: Interaction, run: RunFacts, facts: Facts, content: bytes | No
     elif kind == "decided":
         at.say_all(_decided(run, call, facts, content))
     elif kind == "result":
+        at.say_all([*check_thread(run, facts), *check_answer(at, call, facts)])
         at.say_all(_result(run, call, facts, turn.first_result + index))
     elif kind == "late":
         at.say_all(_late(run, call, facts))

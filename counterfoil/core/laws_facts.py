@@ -22,6 +22,7 @@ Kind: TypeAlias = Literal[
     "order",
     "dropped-tail",
     "kept",
+    "child",
 ]
 """What can be wrong with a record; the names are a promise."""
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.laws_call import check_call
+from counterfoil.core.laws_child import check_child, check_thread
 from counterfoil.core.laws_facts import Facts, Row, number, place, text, text_or_none
 from counterfoil.core.laws_state import CallFacts, Interaction, RunFacts, TurnFacts
 from counterfoil.core.states import STATUS_OF
@@ -118,7 +119,9 @@ def _run(at: Interaction, run: RunFacts, facts: Facts, _: bytes | None) -> None:
     if tenant != at.tenant:
         at.say("column", f"the run is of tenant {at.tenant!r:.80} in the store, {tenant!r:.80} in its body")
     at.started += 1
-    run.root = text_or_none(facts, "parent") is None
+    run.parent, run.thread = text_or_none(facts, "parent"), text_or_none(facts, "thread")
+    run.root = run.parent is None
+    at.say_all(check_child(at, text(facts, "run"), run, facts))
     _only_open_root(at, run)
 
 
@@ -142,6 +145,7 @@ def _message(at: Interaction, _run: RunFacts, facts: Facts, _: bytes | None) -> 
 
 
 def _turn(at: Interaction, run: RunFacts, facts: Facts, _: bytes | None) -> None:
+    at.say_all(check_thread(run, facts))
     step, stop, calls = number(facts, "step"), text(facts, "stop"), _calls(facts)
     first_result = number(facts, "seq") + _lead(facts) + len(calls)
     expected = _end_step(at, run)

@@ -38,6 +38,8 @@ class CallFacts:
     """Of the result; None while there is none, empty once its lack is named."""
     asked: Asked | None = None
     """The newest approval."""
+    child: str | None = None
+    """The run that it waits for."""
 
 
 @dataclass(slots=True, eq=False)
@@ -57,6 +59,9 @@ class RunFacts:
 
     root: bool = False
     """It began as a root run."""
+    thread: str | None = None
+    """Where its turns and calls stand."""
+    parent: str | None = None
     turns: dict[int, TurnFacts | None] = field(default_factory=dict)
     """By step; None: the turn cannot be trusted, so nothing is known of its calls."""
     call_ids: set[str] = field(default_factory=set)
@@ -76,7 +81,7 @@ class Interaction:
     """What is known of an interaction so far, and what is wrong with it."""
 
     __slots__ = (
-        "_call_id", "_run_id", "calls", "entry", "free", "id", "problems", "queued", "results", "runs",
+        "_call_id", "_run_id", "calls", "children", "entry", "free", "id", "problems", "queued", "results", "runs",
         "started", "tenant",
     )  # fmt: skip
 
@@ -88,6 +93,8 @@ class Interaction:
         self.started = self.calls = self.results = 0
         """Runs that began, calls and results so far."""
         self.runs: dict[str, RunFacts] = {}
+        self.children: set[str] = set()
+        """Runs that some call waits for, or waited for."""
         self.queued: dict[int, bool] = {}
         """Messages that were queued, by entry; True once delivered."""
         self.free = 1

@@ -31,6 +31,8 @@ THREADS = 32
 """Threads for sync bodies of one process: the most that asyncio's own pool would take."""
 ATTEMPTS = 3
 """Starts of one safe call, at most, over crashes and retries (contract 7.6)."""
+CHILDREN_DEEP = 4
+"""Runs that wait for one another in a row, below the root run: a team of teams has two; more is a mistake."""
 GUARD_SECONDS = 30.0
 """Seconds that one guard or one Python policy condition may take before the call is refused."""
 REPORT_SECONDS = 5.0

@@ -143,6 +143,8 @@ def open_text(call: CallState) -> str:
     if call.in_flight and call.start is not None:
         again = f" (attempt {call.start.attempt})" if call.start.attempt > 1 else ""
         return f"{tool} has started{again} and has no result yet"
+    if call.child is not None:
+        return f"{tool} waits for the answer of another agent"
     if approval is None:
         return f"{tool} has not started"
     if call.decided is not None:

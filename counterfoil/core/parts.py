@@ -178,4 +178,5 @@ def call_part(call: CallState) -> ToolCallPart:
         decision=source.decision if source is not None else None,
         approval=mark,
         attempt=start.attempt if start else 0,
+        child_run_id=start.child if start else None,
     )

@@ -16,7 +16,7 @@ from counterfoil.core.verdict import VERDICT_NAMES, VerdictName
 KNOWN_KEYS: Mapping[str, tuple[str, ...]] = {
     "tool": ("name", "read_only", "idempotent", "destructive"),
     "caller": ("tenant", "user", "roles", "attributes"),
-    "run": ("id", "agent", "step", "calls", "hour", "weekday"),
+    "run": ("id", "agent", "step", "calls", "hour", "weekday", "parent", "depth"),
     "thread": ("id", "kind"),
 }
 """The keys of each object of `Facts` but ``input``, whose keys are the tool's own."""
@@ -34,7 +34,8 @@ class Facts:
     """``tenant`` (text), ``user`` (text or null), ``roles`` (list of texts), ``attributes`` (object)."""
     run: Mapping[str, JsonValue]
     """``id``, ``agent`` (texts), ``step`` (0-based), ``calls`` (those of the run before this one), ``hour``
-    (0 to 23) and ``weekday`` (0 is Monday, 6 is Sunday), both in UTC at the time of judging."""
+    (0 to 23) and ``weekday`` (0 is Monday, 6 is Sunday), both in UTC at the time of judging; ``parent`` (the id of the
+    run whose call waits for this one, or null) and ``depth`` (runs above it; 0 is a root run)."""
     thread: Mapping[str, JsonValue]
     """``id`` (text, null for the main thread), ``kind`` (``main``, ``private``, ``dispatch`` or
     ``question``)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias, cast
 
@@ -65,8 +65,14 @@ class CallState:
         return (
             self.result is None
             and self.start is not None
+            and self.start.child is None
             and (self.waiting is None or self.waiting.entry < self.start.entry)
         )
+
+    @property
+    def child(self) -> str | None:
+        """The run that it waits for."""
+        return self.start.child if self.start is not None and self.result is None else None
 
     @property
     def state(self) -> CallStateName:
@@ -76,7 +82,7 @@ class CallState:
         if self.in_flight:
             return "started"
         if self.waiting is None:
-            return "judged"
+            return "judged" if self.start is None else "waiting"
         return "interrupted" if self.waiting.approval.kind == "interrupted" else "waiting"
 
 
@@ -90,6 +96,7 @@ class RunState:
     status: str = "running"
     turns: int = 0
     usage: Usage = NO_USAGE
+    """With that of the runs below it, as are `seconds`."""
     calls: list[CallState] = field(default_factory=list)
     batch: list[CallState] = field(default_factory=list)
     """The calls of the newest turn."""
@@ -107,9 +114,18 @@ class RunState:
     call_ids: dict[str, CallState] = field(default_factory=dict)
     parent: RunState | None = None
     """The run whose call waits for this one."""
+    left: bool = False
+    """Nobody drives it: it waits for child runs that are at work."""
     log: list[Entry] = field(default_factory=list)
     """What readers show beside the items, in order of arrival: approvals and decisions (also those that later
     ones replaced), queued messages, pauses, resumes, cancels and ends."""
+
+    def above(self) -> Iterator[RunState]:
+        """The runs that wait for it, from its parent to the root."""
+        run = self.parent
+        while run is not None:
+            yield run
+            run = run.parent
 
 
 class Record:
@@ -139,8 +155,12 @@ class Record:
         if run is None:
             run = self.runs[entry.run_id] = RunState(entry.run_id, last_at=at)
         self.tip = entry.entry
-        if run.status == "running" and kind is not ResumedEntry:
-            run.seconds += (at - run.last_at) / 1_000_000
+        if run.status == "running" and kind is not ResumedEntry and not run.left:
+            seconds = (at - run.last_at) / 1_000_000
+            run.seconds += seconds
+            if run.parent is not None:
+                for above in run.above():
+                    above.seconds += seconds
         run.last_at = at
         try:
             self._APPLY[kind](self, run, entry)
@@ -184,7 +204,11 @@ class Record:
     def _turn(self, run: RunState, entry: TurnEntry) -> None:
         run.turns += 1
         if entry.usage is not NO_USAGE or entry.discarded is not NO_USAGE:
-            run.usage = run.usage + entry.usage + entry.discarded
+            usage = entry.usage + entry.discarded
+            run.usage = run.usage + usage
+            if run.parent is not None:
+                for above in run.above():
+                    above.usage = above.usage + usage
         run.last_turn = entry
         run.batch = batch = [CallState(entry, i, c) for i, c in enumerate(entry.calls)]
         run.open = len(batch)
@@ -231,12 +255,14 @@ class Record:
         call.memos = {**(call.memos or {}), entry.name: entry.value}
 
     def _paused(self, run: RunState, entry: PausedEntry) -> None:
-        run.status = "paused"
+        run.left = entry.children
+        run.status = "running" if entry.children else "paused"
         run.log.append(entry)
         run.ended_run = run.ended_run or entry.ended_run
 
     def _resumed(self, run: RunState, entry: ResumedEntry) -> None:
         run.status = "running"
+        run.left = False
         run.ended = None
         run.log.append(entry)
         if entry.limits is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from counterfoil.core.limits import Limits
@@ -69,14 +70,34 @@ def unanimous(batch: Sequence[CallState], advisory: Callable[[str], bool]) -> Ca
     return last
 
 
-def next_expiry(run: RunState) -> datetime | None:
-    """When the first approval that waits expires; None where none waits, or none expires."""
+def next_expiry(run: RunState, runs: Mapping[str, RunState] | None = None) -> datetime | None:
+    """When the first approval that waits in a run expires, or (with ``runs``, by id) in one that it waits for.
+
+    None where none waits, or none expires.
+    """
     times = [c.waiting.approval.expires_at for c in run.batch if c.pending and c.waiting]
+    times += [next_expiry(runs[c.child], runs) for c in run.batch if runs and c.child in runs]  # type: ignore[index]  # it is in there
     return min((at for at in times if at is not None), default=None)
 
 
+def waits_for_people(run: RunState, runs: Mapping[str, RunState], now: datetime) -> bool:
+    """Whether nothing of a batch can go on before a person decides: neither here nor in the runs that it waits for."""
+    for call in run.batch:
+        if call.result is not None:
+            continue
+        if call.child is not None:
+            child = runs.get(call.child)
+            if child is None or child.status != "paused" or child.cancel or not waits_for_people(child, runs, now):
+                return False
+            continue
+        expires = call.waiting.approval.expires_at if call.waiting is not None else None
+        if not call.pending or (expires is not None and expires <= now):
+            return False
+    return True
+
+
 def limit_reached(run: RunState, limits: Limits) -> str | None:
-    """Which budget forbids another model turn, in words; None while all allow it."""
+    """Which budget forbids another model turn, its own or one of a run above it, in words; None while all allow it."""
     if limits.steps is not None and run.turns >= limits.steps:
         return f"{limits.steps} steps"
     if limits.consecutive_failures is not None and run.failed_steps >= limits.consecutive_failures > 0:
@@ -84,7 +105,21 @@ def limit_reached(run: RunState, limits: Limits) -> str | None:
     if limits.calls is not None and len(run.calls) > limits.calls:
         return f"{limits.calls} tool calls"
     counted = limits.tokens is not None or limits.cost is not None or limits.seconds is not None
-    return spent(run, limits) if counted else None
+    used = spent(run, limits) if counted else None
+    if used is None and run.parent is not None:
+        return next(filter(None, (spent(above, above.limits) for above in run.above())), None)
+    return used
+
+
+def left_of(limits: Limits, run: RunState) -> Limits:
+    """The limits with no more tokens, cost and seconds than a run and those above it have left."""
+    for one in (run, *run.above()):
+        given, used = one.limits, (one.usage.tokens, one.usage.cost, one.seconds)
+        for name, gone in zip(("tokens", "cost", "seconds"), used, strict=True):
+            most, own = getattr(given, name), getattr(limits, name)
+            if most is not None and (own is None or own > most - gone):
+                limits = replace(limits, **{name: max(most - gone, 0)})
+    return limits
 
 
 def spent(run: RunState, limits: Limits) -> str | None:

@@ -12,6 +12,8 @@ from counterfoil.core.shorten import clip
 
 READ_RESULT = "read_result"
 """The built-in tool that reads a result kept apart."""
+DISPATCH, ASK = "dispatch", "ask"
+"""The built-in tools of a manager."""
 
 REJECTION_FALLBACK = "No reason was given."
 """Stands in for a person's words where there are none."""
@@ -141,6 +143,35 @@ def left_out(size: int, call_id: str, total: int) -> str:
 def output_mismatch(problem: str) -> str:
     """The answer does not have the form that was asked for."""
     return f"The answer does not have the required form: {problem} Answer again in that form."
+
+
+def dispatch_description(members: Sequence[tuple[str, str]]) -> str:
+    """What the tool dispatch is for; ``members``: names and descriptions."""
+    told = "".join(f"\n- {name}" + (f": {about}" if about else "") for name, about in members)
+    return (
+        "Give a task to an agent of your team. It works on its own, knows this conversation and what it did for you "
+        f"before, and what it answers is the result. Several tasks may be given at once. The team:{told}"
+    )
+
+
+def ask_description(members: Sequence[str]) -> str:
+    """What the tool ask is for."""
+    return (
+        "Ask a participant of this conversation a question, by name or id, and read the answer: "
+        f"a person, who may take a long time, or an agent of your team ({', '.join(members)})."
+    )
+
+
+def child_end(agent: str, status: str, reason: str | None) -> str:
+    """How the run of another agent ended that gave no answer; of what it did not say itself nothing is told."""
+    if status == "limited":
+        return f"{agent} was stopped, since {reason or 'a limit is reached'}"
+    return f"{agent} was cancelled" if status == "cancelled" else f"{agent} failed"
+
+
+def team_limit(deep: int) -> str:
+    """Too many runs wait for one another."""
+    return f"{deep} agents that wait for one another"
 
 
 OVERHEARD_CHARS = 2_000

@@ -258,6 +258,8 @@ def _facts(
             "calls": number,
             "hour": at.hour,
             "weekday": at.weekday(),
+            "parent": state.head.parent if state.head else None,
+            "depth": sum(1 for _ in state.above()),
         },
         {"id": call.turn.thread_id, "kind": thread_kind(call.turn.thread_id)},
     )
