@@ -21,9 +21,9 @@ from counterfoil.core.entries import (
 from counterfoil.core.errors import DefinitionError, Fenced, ModelError, StoreError
 from counterfoil.core.jsontext import JsonValue, clean_text
 from counterfoil.core.record import CallState, Record
-from counterfoil.core.states import STATUS_OF, ending_call, limit_reached, next_expiry, unanimous, waits_for_people
+from counterfoil.core.states import STATUS_OF, ending_call, limit_reached, next_expiry, pause_of, unanimous
 from counterfoil.core.threads import view_of
-from counterfoil.core.turn import NO_USAGE, micros, moment
+from counterfoil.core.turn import NO_USAGE, moment
 from counterfoil.eager import Starter
 from counterfoil.effects import Effects
 from counterfoil.ending import finish
@@ -235,12 +235,9 @@ class Drive(Asking):
         await batch.gather()
 
     async def _pause(self) -> bool:
-        batch: Batch = self.batch  # type: ignore[assignment]  # called with a batch alone
         ended = ending_call(self.run.batch, self._ends)
         key = self.run.ended_run or (ended.key if ended else None)
-        run, runs = self.run, self.record.runs
-        children = bool(batch.children) and not waits_for_people(run, runs, moment(self.effects.now()))
-        wake_at = None if (expiry := next_expiry(run, runs)) is None else micros(expiry)
+        children, wake_at = pause_of(self.run, self.record.runs, moment(self.effects.now()))
         change = StatusChange("running" if children else "paused", wake_at=wake_at, leaves=children)
         try:
             entry = PausedEntry(**self._head(), ended_run=key, children=children)

@@ -9,6 +9,7 @@ from datetime import datetime
 from counterfoil.core.limits import Limits
 from counterfoil.core.outcome import Skipped, Succeeded
 from counterfoil.core.record import CallState, RunState
+from counterfoil.core.turn import micros
 
 OPEN = frozenset({"running", "paused"})
 """A run with one of these goes on, or can."""
@@ -94,6 +95,18 @@ def waits_for_people(run: RunState, runs: Mapping[str, RunState], now: datetime)
         if not call.pending or (expires is not None and expires <= now):
             return False
     return True
+
+
+def pause_of(run: RunState, runs: Mapping[str, RunState], now: datetime) -> tuple[bool, int | None]:
+    """How a run pauses whose open calls all wait.
+
+    Returns:
+        Whether it waits for runs that are at work, and not for people alone; when it must be looked at again though
+        nobody decided, in microseconds since 1970.
+    """
+    children = any(call.child is not None for call in run.batch) and not waits_for_people(run, runs, now)
+    expiry = next_expiry(run, runs)
+    return children, None if expiry is None else micros(expiry)
 
 
 def limit_reached(run: RunState, limits: Limits) -> str | None:
