@@ -329,6 +329,7 @@ def test_serve_answers_until_it_is_told_to_end_and_gives_its_runs_back(typed: An
     begun = httpx2.post(f"{address}/v1/runs", json={"agent": "waiting", "prompt": "Go"})
     until((tmp_path / "go.began").exists, process)
     process.send_signal(signal.SIGTERM)
+    until(lambda: httpx2.get(f"{address}/readyz").status_code == 503, process)  # it waits for the body, and says so
     (tmp_path / "go").touch()
     code, _, error = done(process)
     assert (code, error.splitlines()[-1]) == (0, "stopped")

@@ -147,6 +147,7 @@ async def child_on(runtime, root, thread):
         id_, root.interaction_id, tenant="default", new_interaction=False, parent=root.id, thread_id=thread,
         agent="miner", text="Dig.", owner=runtime.owner,
     )  # fmt: skip  # two rows
+    new.entries[0].parent = root.id
     row, _ = await runtime.store.create(new)
     work = [r.turn(id_, thread_id=thread), r.start(id_, thread_id=thread), r.result(id_, thread_id=thread, text="gold")]
     await runtime.store.commit(r.lease_of(row), work)

@@ -55,8 +55,6 @@ class Edge:
                 headers["X-Content-Type-Options"] = "nosniff"  # what a tool returned is never a page of ours
             await send(message)
 
-        if "range" in headers:  # a range is one of the bytes themselves
-            scope["headers"] = [pair for pair in scope["headers"] if pair[0] != b"accept-encoding"]
         try:
             body = await self._body(headers, receive)
             await self.app(scope, _again(body, receive), answering)
