@@ -131,7 +131,7 @@ def report(found: dict[tuple[str, str], list[float]], rounds: int) -> bool:
 def streamed() -> bool:
     """What a turn of 2 MB that is streamed costs beside one of 1 MB, on each wire."""
     good = True
-    for wire in ("openai", "openai-chat"):
+    for wire in ("anthropic", "google", "openai", "openai-chat"):
         costs = []
         for size in ("1", "2"):
             command = [sys.executable, str(HERE / "stream.py"), wire, size]

@@ -15,14 +15,23 @@ import sys
 import time
 
 from counterfoil import Agent
+from counterfoil.adapters.models.anthropic import AnthropicMessages
+from counterfoil.adapters.models.google import GoogleGemini
 from counterfoil.adapters.models.openai import OpenAIResponses
 from counterfoil.adapters.models.openai_chat import OpenAIChat
 from counterfoil.core.events import TurnDelta
+from counterfoil.testing.fake_anthropic import FakeAnthropic
+from counterfoil.testing.fake_google import FakeGoogle
 from counterfoil.testing.fake_openai import FakeOpenAI
 from counterfoil.testing.fake_responses import FakeResponses
 from counterfoil.testing.fake_server import Play
 
-WIRES = {"openai": (FakeResponses, OpenAIResponses), "openai-chat": (FakeOpenAI, OpenAIChat)}
+WIRES = {
+    "anthropic": (FakeAnthropic, AnthropicMessages),
+    "google": (FakeGoogle, GoogleGemini),
+    "openai": (FakeResponses, OpenAIResponses),
+    "openai-chat": (FakeOpenAI, OpenAIChat),
+}
 PIECE = 40
 """Characters of a delta; providers send some ten."""
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from counterfoil import Agent, Runtime, tool
+from counterfoil.adapters.models.anthropic import answer as anthropic_answer
+from counterfoil.adapters.models.google import answer as google_answer
+from counterfoil.adapters.models.openai import answer as openai_answer
+from counterfoil.adapters.models.openai_chat import answer as chat_answer
+from counterfoil.adapters.models.shared.media import kind_of
 from counterfoil.adapters.models.shared.opaque import origin_of, own_items, tagged
 from counterfoil.adapters.models.shared.waiting import retry_after
 from counterfoil.core.call import Offer
@@ -364,3 +370,41 @@ def test_what_a_wire_has_told_of_the_cost_before_its_answer_breaks_off_is_kept(w
         assert asked.discarded == ((model.model, spent),)
 
     go(main())
+
+
+ANSWERS = {
+    "anthropic": lambda: anthropic_answer.Answer("m"),
+    "google": lambda: google_answer.Answer("m", {}),
+    "openai": lambda: openai_answer.Answer("m"),
+    "openai-chat": lambda: chat_answer.Answer("m"),
+}
+
+
+def work(wire: str, deltas: int, *, calls: bool) -> int:
+    """Functions that are called to take an answer of so many pieces, of a text or of a call's arguments."""
+    words = "0123456789" * deltas
+    made = [("c1", "look", json.dumps({"text": words}))] if calls else ()
+    pieces = list(WIRES[wire].fake().stream_of(Play("" if calls else words, made, pieces=deltas)))
+    answer = ANSWERS[wire]()
+    count = 0
+
+    def called(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(called)
+    try:
+        for piece in pieces:
+            for _ in answer.add(piece):
+                pass
+    finally:
+        sys.setprofile(None)
+    assert answer.finish
+    return count
+
+
+@pytest.mark.parametrize("calls", [False, True])
+@pytest.mark.parametrize("wire", ANSWERS)
+def test_the_work_for_a_piece_does_not_grow_with_the_turn(wire, calls):
+    small, large = work(wire, 300, calls=calls), work(wire, 3000, calls=calls)
+    assert large <= 10 * small
