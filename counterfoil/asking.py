@@ -282,7 +282,6 @@ class Asking(Writing):
                 turn = None
             for model, usage in request.discarded:
                 self._discard(model, usage)
-            request.discarded = ()
         return turn
 
     def _discard(self, model: str, usage: Usage) -> None:

@@ -23,7 +23,7 @@ from counterfoil.core.jsontext import JsonValue, clean_text
 from counterfoil.core.record import CallState, Record
 from counterfoil.core.states import STATUS_OF, ending_call, limit_reached, next_expiry, pause_of, unanimous
 from counterfoil.core.threads import view_of
-from counterfoil.core.turn import NO_USAGE, moment
+from counterfoil.core.turn import moment
 from counterfoil.eager import Starter
 from counterfoil.effects import Effects
 from counterfoil.ending import finish
@@ -296,7 +296,6 @@ class Drive(Asking):
         if self.head.parent is not None and answer is not None:
             before = [*before, *remembered(self.record, self.run, answer, self.effects.now())]
         await self.write([*before, entry], change=StatusChange(status, ended_by=by), exact=True)
-        self._discarded = NO_USAGE
         return status
 
     # the model

@@ -45,6 +45,19 @@ def test_run_gives_a_paused_run_that_goes_on_after_its_decisions():
     go(main())
 
 
+def test_run_sync_closes_the_connections_of_its_event_loop():
+    class Connected(ScriptedModel):
+        closed = 0
+
+        async def disconnect(self):
+            self.closed += 1
+
+    model = Connected([say("done")], across_runs=True)
+    desk = Agent("desk", model=model)
+    assert desk.run_sync("go").answer == "done"
+    assert model.closed == 1
+
+
 def test_run_sync_needs_no_event_loop():
     run = agent([[call("fine")], say("done")], fine).run_sync("go", limits=Limits(steps=9))
     assert (run.status, run.answer) == ("completed", "done")

@@ -207,6 +207,7 @@ ENTRIES: dict[type[Entry], st.SearchStrategy[Entry]] = {
         calls=st.lists(st.builds(CallRecord, TEXTS, MAYBE, TEXTS, TEXTS, st.booleans()), max_size=3).map(tuple),
         stop=TEXTS,
         usage=USAGES,
+        discarded=USAGES,
         model=TEXTS,
         offered=TEXTS,
         reasoning=JSON,
@@ -235,6 +236,7 @@ ENTRIES: dict[type[Entry], st.SearchStrategy[Entry]] = {
     EndedEntry: st.builds(
         EndedEntry,
         **HEAD,
+        discarded=USAGES,
         status=TEXTS,
         ended_by=TEXTS,
         ended_run=PAIRS,

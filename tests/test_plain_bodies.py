@@ -34,6 +34,7 @@ PLAIN: dict[type[Entry], st.SearchStrategy[Entry]] = {
         calls=st.lists(st.builds(lambda i, n, r: CallRecord(i, i, n, r), TEXTS, TEXTS, TEXTS), min_size=1, max_size=3),
         stop=st.just("calls") | TEXTS,
         usage=USAGES,
+        discarded=USAGES,
         model=st.just("") | TEXTS,
         offered=TEXTS,
     ),

@@ -27,6 +27,7 @@ SPENT = Usage(1_000_000, 100_000, 400_000)
         ("some-mini", None),
         ("some-mini-20260801", None),
         ("some2", None),
+        ("soma-20260801", None),
         ("awesome", None),
         ("", None),
     ],

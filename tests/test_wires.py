@@ -16,7 +16,6 @@ from counterfoil.adapters.models.anthropic import answer as anthropic_answer
 from counterfoil.adapters.models.google import answer as google_answer
 from counterfoil.adapters.models.openai import answer as openai_answer
 from counterfoil.adapters.models.openai_chat import answer as chat_answer
-from counterfoil.adapters.models.shared.media import kind_of
 from counterfoil.adapters.models.shared.opaque import origin_of, own_items, tagged
 from counterfoil.adapters.models.shared.waiting import retry_after
 from counterfoil.core.call import Offer

@@ -27,8 +27,6 @@ def _turn(e: TurnEntry) -> tuple[bytes, bytes] | None:
         raws.append(quoted(c.raw))
     if e.thread_id is not None or e.reasoning is not None or e.thought or not calls or not e.sequence:
         return None
-    if e.discarded is not NO_USAGE:
-        return None
     body = (
         f'{{"kind":"turn","run":{quoted(e.run_id)},"at":{e.at},"seq":{e.sequence},"step":{e.step},'
         f'"offered":{quoted(e.offered)},"calls":[{",".join(calls)}]'
@@ -37,6 +35,8 @@ def _turn(e: TurnEntry) -> tuple[bytes, bytes] | None:
         body += f',"stop":{quoted(e.stop)}'
     if e.usage is not NO_USAGE:
         body += f',"usage":{dumps([*e.usage.facts()]).decode()}'
+    if e.discarded is not NO_USAGE:
+        body += f',"discarded":{dumps([*e.discarded.facts()]).decode()}'
     if e.model:
         body += f',"model":{quoted(e.model)}'
     if e.text:
