@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
 from counterfoil import Agent, Caller, Limits, NotPending, Policy, Rule, Run, Runtime, ToolContext, ToolError, tool
 from counterfoil.core.entries import PausedEntry
-from counterfoil.core.errors import DefinitionError, NotAllowed
+from counterfoil.core.errors import DefinitionError, ModelError, NotAllowed
 from counterfoil.core.outcome import ErrorCode
 from counterfoil.core.record import RunState
 from counterfoil.core.timeline import summary
 from counterfoil.core.turn import Usage, author
+from counterfoil.model import ModelEvent, ModelRequest
 from counterfoil.store import Quota
 from counterfoil.testing import ScriptedModel, call, say
 from tests.helpers import Gate, Place, agent, arrives, both, codes, go, outcomes, requests, told, until
@@ -334,6 +335,26 @@ def test_limits_flow_down_and_spending_counts_up() -> None:
             assert (run.usage.tokens, run.usage.cost) == (440, 2.0)
             assert (run.status, run.reason) == ("limited", "the limit of 350 tokens is reached")
             assert run._state.seconds >= first.seconds + second.seconds
+
+    go(main())
+
+
+@both
+@law("9.spending")
+def test_what_a_childs_answers_cost_that_came_to_nothing_counts_up(place: Place) -> None:
+    class Lost:
+        async def respond(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+            request.discard("m", Usage(100, 7))
+            raise ModelError("lost")
+            yield  # what makes it a stream
+
+    chief = Agent("chief", ScriptedModel([[give("miner", "Dig.", "a")], say("end")]), manages=[Agent("miner", Lost())])
+
+    async def main() -> None:
+        async with place.open(chief) as runtime:
+            run = await (await runtime.start(chief, "Go.")).wait()
+            assert (run.answer, run.usage) == ("end", Usage(100, 7))
+            assert child_of(run, "a").usage == Usage(100, 7)
 
     go(main())
 

@@ -127,6 +127,11 @@ class RunState:
             yield run
             run = run.parent
 
+    def spend(self, usage: Usage) -> None:
+        """Count it, here and in the runs that wait for it: spending counts up (contract 9)."""
+        for run in (self, *self.above()):
+            run.usage = run.usage + usage
+
 
 class Record:
     """An interaction, folded. Append-only: `apply` each entry once, in order of arrival."""
@@ -204,11 +209,7 @@ class Record:
     def _turn(self, run: RunState, entry: TurnEntry) -> None:
         run.turns += 1
         if entry.usage is not NO_USAGE or entry.discarded is not NO_USAGE:
-            usage = entry.usage + entry.discarded
-            run.usage = run.usage + usage
-            if run.parent is not None:
-                for above in run.above():
-                    above.usage = above.usage + usage
+            run.spend(entry.usage + entry.discarded)
         run.last_turn = entry
         run.batch = batch = [CallState(entry, i, c) for i, c in enumerate(entry.calls)]
         run.open = len(batch)
@@ -271,7 +272,8 @@ class Record:
     def _ended(self, run: RunState, entry: EndedEntry) -> None:
         run.status = entry.status
         run.ended = entry
-        run.usage = run.usage if entry.discarded is NO_USAGE else run.usage + entry.discarded
+        if entry.discarded is not NO_USAGE:
+            run.spend(entry.discarded)
         run.log.append(entry)
         run.ended_run = run.ended_run or entry.ended_run
 
