@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -626,3 +627,38 @@ def test_what_a_manager_is_offered_names_its_team() -> None:
 def test_in_memory_a_manager_runs_as_any_agent() -> None:
     chief = team(agent([say("m")], name="miner"))
     assert chief.run_sync("Go.").answer == "m"
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+@law("9.pause", "9.waiting")
+def test_another_worker_may_do_the_task_and_the_manager_goes_on_here(place: Place) -> None:
+    chief = team(agent([say("never")], name="miner"))
+    miner = agent([say("dug elsewhere")], name="miner")
+
+    async def main() -> None:
+        async with place.open(chief) as here, place.runtime(miner) as there:
+            del here.agents["miner"]
+            run = await here.start("chief", "Go.")
+            assert (await arrives(run, "completed")).answer == "dug elsewhere"
+            assert not there.driving(run.id)
+
+    go(main())
+
+
+@law("9.dispatch")
+def test_an_engine_hands_each_run_of_a_team_on(tmp_path: Path) -> None:
+    miner = agent([call("blast", where="m", id="m1"), say("mined")], needing([]), name="miner")
+    chief = team(miner, calls=[give("miner", "Dig.", "miner"), asks("user", "Well?")])
+
+    async def main() -> None:
+        async with Runtime(f"sqlite:///{tmp_path}/r.db", agents=[chief], dispatch="dbos") as runtime:
+            run = await (await runtime.start("chief", "Go.")).wait()
+            while (await run.wait()).status == "paused":
+                for approval in await run.approvals():
+                    if approval.kind == "question":
+                        await run.answer_question(approval.call_id, text="Well.")
+                    else:
+                        await run.approve(approval.call_id, by="grace")
+            assert (run.status, run.answer) == ("completed", "mined | Well.")
+
+    go(main())
