@@ -55,7 +55,7 @@ class Runs(Protocol):
     def settle(self, *call: Any, **options: Any) -> Awaitable[Approval]:
         """Say what became of an interrupted call."""
 
-    def answer(self, run_id: str, call_id: str, *, by: str | None, text: str, tenant: str) -> Awaitable[Approval]:
+    def answer(self, *call: Any, **options: Any) -> Awaitable[Approval]:
         """Answer a question."""
 
     def cancel(self, run_id: str, *, reason: str | None, by: str | None, tenant: str) -> Awaitable[None]:
@@ -205,9 +205,9 @@ class Run:
             self.id, call_id, by=by, rerun=rerun, result=result, tenant=self.tenant, **options
         )
 
-    async def answer_question(self, call_id: str, *, by: str | None = None, text: str) -> Approval:
+    async def answer_question(self, call_id: str, *, by: str | None = None, text: str, **options: Any) -> Approval:
         """Answer a question; see `Runtime.answer`."""
-        return await self._runtime.answer(self.id, call_id, by=by, text=text, tenant=self.tenant)
+        return await self._runtime.answer(self.id, call_id, by=by, text=text, tenant=self.tenant, **options)
 
     async def cancel(self, reason: str | None = None, *, by: str | None = None) -> None:
         """See `Runtime.cancel`."""

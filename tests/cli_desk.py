@@ -122,3 +122,16 @@ blns = Agent(
     tools=[naughty],
 )
 no_model = Agent("no_model", "scripted:/no/such/turns.json")
+
+_miner = Agent("miner", ScriptedModel([call("refund", order_id="W1", cents=5, id="pay"), say("Dug.")]), tools=[refund])
+chief = Agent(
+    "chief",
+    ScriptedModel(
+        [
+            call("dispatch", agent="miner", task="Dig.", id="task"),
+            call("ask", participant="ada", question="Well?", id="ask"),
+            lambda request: say(f"They said: {request.messages[-1]['content']}"),
+        ]
+    ),
+    manages=[_miner],
+)

@@ -658,3 +658,21 @@ def test_an_unknown_scope_and_a_server_without_keys_are_refused_with_what_to_do(
     assert (refused.code, "the scopes are run, approve, read, threads, admin" in refused.err) == (2, True)
     bare = type_("serve", "--port", "0")
     assert (bare.code, "type counterfoil keys create" in bare.err) == (2, True)
+
+
+# ----------------------------------------------------------------------------------------------- teams
+
+
+def test_what_waits_below_a_run_is_decided_by_that_run_and_a_question_is_answered() -> None:
+    run = run_of("chief", "--user", "ada")
+    (approval,) = type_("approvals", "--json").data
+    assert (approval["callId"], approval["agent"]) == ("pay", "miner")
+    assert approval["runId"] != run
+    assert type_("answer", run, "pay", "Yes.").code == 6
+    assert type_("approve", run, "pay", "--with", "tests.cli_desk:chief").code == 3
+    assert "chief asks ada" in type_("approvals").out
+    assert "counterfoil answer" in type_("approve", run, "ask").err
+    assert type_("answer", run, "ask", "Yes.", "--by", "grace").code == 1
+    typed = type_("answer", run, "ask", "All is well.", "--by", "ada", "--with", "tests.cli_desk:chief")
+    assert typed.code == 0
+    assert typed.out.endswith("They said: All is well.\n")

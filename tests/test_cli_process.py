@@ -280,6 +280,17 @@ def test_on_a_terminal_a_person_rejects_with_a_reason_or_leaves_it_for_later(typ
     assert "too dear" in text
 
 
+def test_on_a_terminal_a_person_decides_for_a_managed_agent_and_answers_a_question(typed: Any) -> None:
+    screen = Screen()
+    process = typed("run", "tests.cli_desk:chief", "Go on", env={"LOGNAME": "ada"}, **screen.streams())
+    assert "refund" in screen.read_until("[l]ater? ")
+    screen.type("y\n")
+    assert "chief asks ada" in screen.read_until("your answer (empty: later)? ")
+    screen.type("All is well.\n")
+    assert process.wait(PATIENCE) == 0
+    assert "They said: All is well." in screen.rest()
+
+
 def test_a_chat_on_a_terminal_answers_line_by_line_until_ctrl_d(typed: Any) -> None:
     screen = Screen()
     process = typed("chat", "tests.cli_desk:echo", **screen.streams())

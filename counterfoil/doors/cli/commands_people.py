@@ -46,6 +46,7 @@ _WITH = Annotated[
 ]
 
 RERUN = "to run again"
+ANSWERED = "answered"
 RECORDED = "recorded"
 
 Decide = Callable[[Run, str], Awaitable[Approval]]
@@ -161,6 +162,25 @@ async def settle(
     return await _decided(session, run, call, spec=agent, decide=decide, word=RERUN if rerun else RECORDED)
 
 
+@command(app)
+async def answer(
+    session: Session,
+    run: RunArgument,
+    call: Annotated[str, typer.Argument(help="The call that asks, or the beginning of its id.")],
+    text: Annotated[str, typer.Argument(help="What whoever asked reads.")],
+    *,
+    by: _BY = None,
+    digest: _DIGEST = None,
+    agent: _WITH = None,
+) -> int:
+    """Answer a question that an agent asks a person."""
+
+    async def decide(found: Run, call_id: str) -> Approval:
+        return await found.answer_question(call_id, by=by or wiring.login(), text=text, digest=digest)
+
+    return await _decided(session, run, call, spec=agent, decide=decide, word=ANSWERED)
+
+
 async def _decided(session: Session, run: str, call: str | None, *, spec: str | None, decide: Decide, word: str) -> int:
     agents: list[Agent] = [] if spec is None else [load_agent(spec)]
     async with session.reader(agents) as runtime:
@@ -168,7 +188,7 @@ async def _decided(session: Session, run: str, call: str | None, *, spec: str | 
         if agents and found.agent != agents[0].name:
             raise Stop(f"run {found.id} is of agent {found.agent!r}, and --with names {agents[0].name!r}")
         call_id = await find_call(found, call)
-        await _fits(found, call_id, settles=word in (RERUN, RECORDED))
+        await _fits(found, call_id, word)
         follower = Follower(session, runtime, found)
         await follower.pass_over()
         approval = await decide(found, call_id)
@@ -189,9 +209,14 @@ async def _decided(session: Session, run: str, call: str | None, *, spec: str | 
         return code
 
 
-async def _fits(run: Run, call_id: str, *, settles: bool) -> None:
+async def _fits(run: Run, call_id: str, word: str) -> None:
     """Whether this command decides on what waits; else the one that does is named."""
+    settles = word in (RERUN, RECORDED)
     kind = next((a.kind for a in await run.approvals() if a.call_id == call_id), None)
+    if kind == "question":
+        if word not in (ANSWERED, "rejected"):
+            raise Stop(f"call {call_id} is a question; type counterfoil answer {run.id} {call_id} TEXT", Code.CONFLICT)
+        return
     if kind == "interrupted" and not settles:
         what = f"call {call_id} was interrupted, so its effect is unknown"
         how = f"counterfoil settle {run.id} {call_id} with --rerun, --result TEXT or --failed TEXT"

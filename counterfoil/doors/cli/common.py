@@ -230,6 +230,7 @@ async def find_call(run: Run, text: str | None) -> str:
             raise Stop(f"no call of run {run.id} waits for a person; {_stands(run)}", Code.CONFLICT)
         raise Stop(f"{len(waiting)} calls of run {run.id} wait; name one of them: {_named(waiting)}")
     calls = [call.call_id for call in run.calls]
+    calls += [a.call_id for a in waiting if a.run_id != run.id]  # of a run below it
     if text in calls:
         return text
     found = [call for call in calls if call.startswith(text)]

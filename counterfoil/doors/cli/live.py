@@ -155,22 +155,23 @@ async def drive(
         while True:
             await follower.rows()
             await run.wait()
-            if run.status != "paused" or not await _decide_all(session, run, yes=yes, terminal=terminal):
+            if run.status != "paused" or not await _decide_all(session, runtime, run, yes=yes, terminal=terminal):
                 break
     return code_of_status(run.status)
 
 
-async def _decide_all(session: Session, run: Run, *, yes: bool, terminal: Terminal) -> bool:
+async def _decide_all(session: Session, runtime: Runtime, run: Run, *, yes: bool, terminal: Terminal) -> bool:
     """Whether the run may go on: somebody decided at least one of the calls that wait."""
     moved = False
     for approval in await run.approvals():
+        of = run if approval.run_id == run.id else await runtime.get(approval.run_id, run.tenant)
         try:
             if approval.kind == "approval" and yes:
-                await run.approve(approval.call_id, by=f"{wiring.login()} (--yes)", digest=approval.digest)
+                await of.approve(approval.call_id, by=f"{wiring.login()} (--yes)", digest=approval.digest)
                 session.out.say(f"approved by --yes: {line(approval.tool_name, 100)} (call {approval.call_id})")
                 moved = True
             elif terminal.attended:
-                moved = await _ask(session, run, approval, terminal) or moved
+                moved = await _ask(session, of, approval, terminal) or moved
         except RecordError as error:
             # Somebody else was first: the run goes on with that decision.
             session.out.note(str(error))
@@ -180,8 +181,17 @@ async def _decide_all(session: Session, run: Run, *, yes: bool, terminal: Termin
 
 async def _ask(session: Session, run: Run, approval: Approval, terminal: Terminal) -> bool:
     session.out.notes.print(approval_lines(approval))
-    ask = {"approval": _ask_approval, "interrupted": _ask_interrupted}.get(approval.kind)
-    return await ask(session, run, approval, terminal) if ask is not None else False
+    asks = {"approval": _ask_approval, "interrupted": _ask_interrupted, "question": _ask_question}
+    return await asks[approval.kind](session, run, approval, terminal)
+
+
+async def _ask_question(session: Session, run: Run, approval: Approval, terminal: Terminal) -> bool:
+    del session
+    text = await terminal.line("your answer (empty: later)? ")
+    if not (text or "").strip():
+        return False
+    await run.answer_question(approval.call_id, by=wiring.login(), text=text or "")
+    return True
 
 
 async def _ask_approval(session: Session, run: Run, approval: Approval, terminal: Terminal) -> bool:
@@ -275,6 +285,8 @@ async def print_end(session: Session, run: Run, spec: str) -> None:
             call = f"{run.id} {approval.call_id}{flags}"
             if approval.kind == "interrupted":
                 out.say(f"  counterfoil settle {call} --with {spec} --rerun")
+            elif approval.kind == "question":
+                out.say(f"  counterfoil answer {call} TEXT --with {spec}")
             else:
                 out.say(f"  counterfoil approve {call} --with {spec}")
     else:

@@ -184,6 +184,8 @@ def approval_lines(approval: Approval) -> RenderableType:
     title.append(f"  (call {line(approval.call_id, 100)}, run {line(approval.run_id, 100)})", style="dim")
     parts: list[RenderableType] = [title]
     asked = [f"rule {approval.rule}" if approval.rule else "the tool or the policy's default asks"]
+    if approval.kind == "question":
+        asked = [f"{approval.agent} asks {', '.join(approval.approvers)}"]
     asked += [approval.reason] if approval.reason else []
     if approval.kind == "interrupted":
         asked = [approval.reason or "the process ended while it ran; nobody can say what it did"]
