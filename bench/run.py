@@ -5,7 +5,7 @@ alike. A ratio is ours over the floor's, each at its best of all rounds. Exit co
 
     python bench/run.py [--rounds 5] [--only W1,D16] [--peers agno,langgraph]
 
-What is durable has a part of its own, durable.py.
+What is durable has a part of its own, durable.py, and so has the HTTP API, service.py.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 
 import durable
+import service
 
 HERE = Path(__file__).parent
 SHARED = Path(os.environ.get("COUNTERFOIL_SHARED", HERE.parent.parent / "shared")) / "bench"
@@ -199,7 +200,7 @@ if __name__ == "__main__":
     if not chosen or chosen - set(durable.CPU_BOUNDS):
         holds = report(measure(options.rounds, chosen), options.rounds)
     if not chosen:
-        holds = all([static(), streamed(), holds])
+        holds = all([static(), streamed(), service.run(), holds])
     if not chosen or chosen & set(durable.CPU_BOUNDS):
         holds = durable.run(child, options.rounds, chosen) and holds
     if options.peers:

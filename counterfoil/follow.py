@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Protocol, TypeAlias
 
 from counterfoil.core.entries import PausedEntry
@@ -98,10 +98,13 @@ class Followed(Protocol):
         """Whether this process drives the run now."""
 
 
-async def follow(runtime: Followed, row: RunRow, after: int, *, to_end: bool = False) -> AsyncIterator[Event]:
+async def follow(
+    runtime: Followed, row: RunRow, after: int, *, to_end: bool = False
+) -> AsyncGenerator[list[Event], None]:
     """Events of a run after an entry until it ends or pauses; deltas and progress only while they happen here.
 
-    A slow reader holds no run up: what is on record is read when it is wanted, and the rest is dropped.
+    They come in lists: what there is at once. A slow reader holds no run up: what is on record is read when it is
+    wanted, and the rest is dropped.
 
     Args:
         runtime: of this process.
@@ -127,18 +130,19 @@ async def follow(runtime: Followed, row: RunRow, after: int, *, to_end: bool = F
             live: deque[Event] = deque()
             while listener.live and listener.live[0].entry <= tip:
                 live.append(listener.live.popleft())
-            paused = False
+            paused, events = False, list[Event]()
             for entry in fresh:
                 if entry.run_id != run_id:
                     continue
                 while live and live[0].entry < entry.entry:
-                    yield live.popleft()
+                    events.append(live.popleft())
                 paused = isinstance(entry, PausedEntry) and not entry.children
                 event = event_of(entry, record.runs[run_id]) if entry.entry > after else None
                 if event is not None:
-                    yield event
-            for event in live:
-                yield event
+                    events.append(event)
+            events += live
+            if events:
+                yield events
             status = record.runs[run_id].status if run_id in record.runs else "running"
             if status not in OPEN:
                 return
@@ -148,7 +152,7 @@ async def follow(runtime: Followed, row: RunRow, after: int, *, to_end: bool = F
                 current = await store.run(row.tenant, run_id)
                 if current.status == "paused" and not current.runnable and not runtime.driving(run_id):
                     return
-            fresh = []
+            fresh, events = [], []
             await runtime.lookout.wait(listener.signal, place, run_id, tip, None if to_end else LOOK_SECONDS)
     finally:
         runtime.hub.remove(run_id, listener)

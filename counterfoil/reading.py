@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from datetime import datetime
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, cast
@@ -200,10 +201,20 @@ class Reading:
         Raises:
             NotFound
         """
+        async with aclosing(self.event_lists(run_id, after=after, to_end=to_end, tenant=tenant)) as lists:
+            async for events in lists:
+                for event in events:
+                    yield event
+
+    async def event_lists(
+        self, run_id: str, *, after: int | None = None, to_end: bool = False, tenant: str = "default"
+    ) -> AsyncGenerator[list[Event], None]:
+        """As `events`, for whoever writes what there is at once in one go."""
         self._check()
         row = await self.store.run(tenant, run_id)
-        async for event in follow(self, row, after or 0, to_end=to_end):
-            yield event
+        async with aclosing(follow(self, row, after or 0, to_end=to_end)) as lists:
+            async for events in lists:
+                yield events
 
     async def verify(
         self, head: Sequence[Head] | None = None, progress: Callable[[int], None] | None = None

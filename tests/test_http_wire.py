@@ -12,7 +12,7 @@ from counterfoil import Caller, Policy, Rule, Runtime, ToolError, ToolResult, to
 from counterfoil.core.turn import author
 from counterfoil.testing import call, say
 from counterfoil.testing import records as r
-from tests.helpers import Gate, agent, both, broken, counted, fine, go
+from tests.helpers import Gate, agent, both, broken, counted, fine, go, shared
 from tests.marks import case, law
 from tests.served import follow, served
 from tests.test_http_keys import keyed
@@ -248,6 +248,22 @@ def test_a_refused_edit_leaves_the_call_pending_and_each_answer_says_what_waits_
             (edited,) = [i for i in timeline if i["kind"] == "TOOL_CALL" and i["callId"] == "a"]
             assert (edited["input"], edited["effectiveInput"]) == ({"n": 1}, {"n": 50})
             assert ended["status"] == "completed"
+
+    go(main())
+
+
+@shared
+def test_an_edit_is_refused_where_the_agent_is_not_and_the_call_stays_pending(place):
+    pay, _ = counted("pay", needs_approval=True)
+    desk = agent([[call("pay", id="a")], say("Done.")], pay)
+
+    async def main():
+        async with served(place.runtime(desk)) as here, served(place.runtime()) as there:
+            run = (await here.rests((await here.start())["runId"]))["runId"]
+            refused = await there.decide(run, "a", decision="approve", input={"n": 2})
+            assert (refused.status_code, refused.json()["type"][-15:]) == (409, "agent-elsewhere")
+            assert (await there.decide(run, "a", decision="approve")).status_code == 200
+            assert (await here.rests(run))["answer"] == "Done."
 
     go(main())
 

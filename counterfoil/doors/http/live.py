@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Header, Query, Request
@@ -39,6 +39,8 @@ HEARTBEAT: Final = 15.0
 """Seconds between two comments on a quiet stream: proxies cut what is silent for 30 to 60."""
 DISCONNECT_GRACE: Final = 30.0
 """Seconds that a client has to come back to a run that is cancelled with it."""
+PIECE: Final = 64 * 1024
+"""Bytes after which what is written waits for a slow reader: as much as the server holds for it by itself."""
 RETRY_MS: Final = 1000
 """Milliseconds that a client waits before it connects again."""
 
@@ -115,7 +117,7 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, run: Run, events: AsyncIterator[Event], state: State, *, threads: bool) -> None:
+    def __init__(self, run: Run, events: AsyncGenerator[list[Event], None], state: State, *, threads: bool) -> None:
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._run, self._events, self._state, self._threads = run, events, state, threads
@@ -133,11 +135,11 @@ class EventStream(Response):
             if followers is not None:
                 followers.leave(self._run, dropped=gone.done())
             await _end(gone)
-            await self._events.aclose()  # type: ignore[attr-defined]  # it is a generator
+            await self._events.aclose()
         await send({"type": "http.response.body", "body": b""})
 
     async def _write(self, send: Send, gone: asyncio.Future[None]) -> None:
-        coming: asyncio.Task[Event] | None = None
+        coming: asyncio.Task[list[Event]] | None = None
         leaving: asyncio.Future[None] = self._state.leaving
         try:
             await _body(send, b"retry: %d\n\n" % RETRY_MS)
@@ -148,17 +150,29 @@ class EventStream(Response):
                 if not done:
                     await _body(send, b": alive\n\n")
                 elif coming in done:
-                    event, coming = coming.result(), None
-                    if self._threads or event.thread_id is None:
-                        await _body(send, frame(event))
+                    events, coming = coming.result(), None
+                    for data in _pieces(e for e in events if self._threads or e.thread_id is None):
+                        await _body(send, data)
         except StopAsyncIteration:
             pass
         finally:
             await _end(coming)
 
 
-async def _next(events: AsyncIterator[Event]) -> Event:
+async def _next(events: AsyncIterator[list[Event]]) -> list[Event]:
     return await anext(events)
+
+
+def _pieces(events: Iterable[Event]) -> Iterator[bytes]:
+    """The events on the wire, many in one piece."""
+    piece = bytearray()
+    for event in events:
+        piece += frame(event)
+        if len(piece) >= PIECE:
+            yield bytes(piece)
+            piece.clear()
+    if piece:
+        yield bytes(piece)
 
 
 async def _body(send: Send, data: bytes) -> None:
@@ -208,5 +222,5 @@ async def follow(
     ended = run._fold.record.runs[run.id].ended
     if run.status not in OPEN and ended is not None and ended.entry <= seen:
         return Response(status_code=204)
-    events = runtime.events(run.id, after=seen, tenant=access.tenant, to_end=until == "end")
+    events = runtime.event_lists(run.id, after=seen, tenant=access.tenant, to_end=until == "end")
     return EventStream(run, events, request.app.state, threads=access.threads)

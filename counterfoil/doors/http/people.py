@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
 from counterfoil.core.approval import Approval
-from counterfoil.core.errors import DecisionConflict, NotPending
+from counterfoil.core.errors import DecisionConflict, NotPending, UsageError
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.outcome import Failed, Succeeded
 from counterfoil.core.result import ToolResult
@@ -112,7 +112,7 @@ async def _decide(runtime: Held, run_id: str, call_id: str, body: bodies.Decide,
     "/v1/runs/{run_id}/calls/{call_id}/decision",
     response_model=shapes.Decided,
     responses=answers(
-        OF_RUN, SENT, documented("forbidden", "not-allowed", "decision-conflict", "not-pending"),
+        OF_RUN, SENT, documented("forbidden", "not-allowed", "decision-conflict", "agent-elsewhere", "not-pending"),
         documented("invalid-request", "invalid-input"),
     ),
 )  # fmt: skip
@@ -127,6 +127,8 @@ async def decide(run_id: str, call_id: str, body: bodies.Decide, access: Decider
         problem = cast("Problem", problem_of(error))
         problem.more["waiting"] = [a.call_id for a in await run.approvals()]
         raise problem from error
+    except UsageError as error:  # of an edit alone
+        raise Problem("agent-elsewhere", f"{error}; send it to a server that has it") from error
     waiting = await run.approvals()
     return Json({"approval": approval_json(approval), "waiting": [approval_json(a) for a in waiting]})
 

@@ -45,6 +45,9 @@ KINDS: Final[Mapping[str, Kind]] = {
     "decision-conflict": Kind(
         409, "Decided differently before", "call c1 was decided before (approve by grace); the first decision stands"
     ),
+    "agent-elsewhere": Kind(
+        409, "The agent is not here", "an edit is checked by agent 'desk', which this server lacks; ask one that has it"
+    ),
     "not-pending": Kind(410, "No decision is awaited", "call c1 awaits no decision any more; list those that do"),
     "erased": Kind(410, "The content was erased", "it was erased at 2026-10-26T12:00:00.0000000Z; its size is 52"),
     "body-too-large": Kind(413, "The body is too large", "a body has at most 1048576 bytes; send less"),
