@@ -286,12 +286,12 @@ class Drive(Asking):
 
     async def _end(
         self, by: str, call: CallState | None = None, *, answer: str | None = None, output: JsonValue = None,
-        reason: str | None = None, before: Sequence[Entry] = (),
+        null: bool = False, reason: str | None = None, before: Sequence[Entry] = (),
     ) -> str:  # fmt: skip  # rows by what belongs together
         status = STATUS_OF[by]
         entry = EndedEntry(
             **self._head(), status=status, ended_by=by, ended_run=self.run.ended_run or (call.key if call else None),
-            answer=answer, output=output, reason=reason, seconds=self.run.seconds, discarded=self._discarded,
+            answer=answer, output=output, null=null, reason=reason, seconds=self.run.seconds, discarded=self._discarded,
         )  # fmt: skip  # as above
         if self.head.parent is not None and answer is not None:
             before = [*before, *remembered(self.record, self.run, answer, self.effects.now())]
@@ -392,6 +392,7 @@ class Drive(Asking):
                 await self.write([entry])
                 return None
             try:
-                return await self._end("answer", answer=entry.text, output=output, before=[entry])
+                null = output is None and self.agent.output_schema is not None
+                return await self._end("answer", answer=entry.text, output=output, null=null, before=[entry])
             except Behind:
                 continue

@@ -132,7 +132,7 @@ class Run:
         ended = self._state.ended
         if ended is None:
             return None
-        return ended.output if ended.output is not None else ended.answer
+        return ended.output if ended.null or ended.output is not None else ended.answer
 
     @property
     def reason(self) -> str | None:

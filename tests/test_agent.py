@@ -116,6 +116,7 @@ def test_instructions_may_be_a_function_of_the_context():
         (list[str], '["a"]', ["a"]),
         (str, "plain {", "plain {"),
         (dict[str, float], '{"x": 1}', {"x": 1.0}),
+        (int | None, "null", None),
     ],
 )
 def test_output_types_of_many_kinds(kind, text, output):

@@ -242,6 +242,7 @@ ENTRIES: dict[type[Entry], st.SearchStrategy[Entry]] = {
         ended_run=PAIRS,
         answer=MAYBE,
         output=JSON,
+        null=st.booleans(),
         reason=MAYBE,
         seconds=st.floats(0, 1e9),
     ),

@@ -185,6 +185,7 @@ def _ended(f: Fields, c: JsonValue) -> Entry:
         ended_run=_pair(f["endedRun"]),
         answer=answer,
         output=output,
+        null="null" in f,
         reason=reason,
         seconds=cast("float", f["seconds"]),
         discarded=_usage(f.get("discarded")),

@@ -245,5 +245,5 @@ def _end_words(end: EndedEntry) -> str:
     """How a run ended, with what it gave."""
     call = f" of call {end.ended_run[1]} in step {end.ended_run[0]}" if end.ended_run else ""
     said = end.answer if end.answer is not None else end.reason
-    output = "" if end.output is None else f", output {dumps(end.output).decode()}"
+    output = "" if end.output is None and not end.null else f", output {dumps(end.output).decode()}"
     return f"{end.status} by {end.ended_by}{call}{output}{f': {said}' if said else ''}"

@@ -257,6 +257,8 @@ class EndedEntry(Entry):
     ended_run: tuple[int, int] | None = None
     answer: str | None = None
     output: JsonValue = None
+    null: bool = False
+    """The output is null; without it, None means that there is no output."""
     reason: str | None = None
     """For people: which limit, which error, why cancelled."""
     seconds: float = 0.0
@@ -271,7 +273,7 @@ class EndedEntry(Entry):
         }  # fmt: skip  # as above
         if self.discarded is not NO_USAGE:
             facts["discarded"] = [*self.discarded.facts()]
-        return facts
+        return {**facts, "null": True} if self.null else facts
 
     def content(self) -> bytes:
         return dumps([self.answer, self.output, self.reason])

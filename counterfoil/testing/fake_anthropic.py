@@ -142,12 +142,12 @@ class FakeAnthropic(FakeServer):
 
 
 def _told_result(block: dict[str, Any]) -> Told:
-    content = block["content"]
+    content, failed = block["content"], block.get("is_error", False)
     if isinstance(content, str):
-        return Told("result", content, block["tool_use_id"])
+        return Told("result", content, block["tool_use_id"], failed=failed)
     texts = [part["text"] for part in content if part["type"] == "text"]
     media = tuple(part["source"]["media_type"] for part in content if part["type"] != "text")
-    return Told("result", "\n".join(texts), block["tool_use_id"], media=media)
+    return Told("result", "\n".join(texts), block["tool_use_id"], media=media, failed=failed)
 
 
 def _stop(play: Play) -> str:

@@ -135,9 +135,9 @@ class FakeGoogle(FakeServer):
 
 
 def _told_result(given: dict[str, Any], identity: str) -> Told:
-    ((_, text),) = given["response"].items()
+    ((word, text),) = given["response"].items()
     media = tuple(part["inlineData"]["mimeType"] for part in given.get("parts", ()))
-    return Told("result", text, identity, media=media)
+    return Told("result", text, identity, media=media, failed=word == "error")
 
 
 def _parts(play: Play, pieces: int) -> Iterator[dict[str, Any]]:

@@ -111,6 +111,8 @@ class Told:
     """Of a call."""
     media: tuple[str, ...] = ()
     """Media types of what a result shows as it is."""
+    failed: bool | None = None
+    """Of a result: whether the wire says that the call failed; None where it has no place for that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,20 @@ class RequestTests(ModelBench):
             texts = [told.text for told in of(at, "result")]
         assert texts == ["one", "it broke", "A person refused this call of look. Nothing ran.", '{"n":4}']
 
+    @pytest.mark.parametrize("elided", [(), (2, 3)])
+    def test_a_failed_call_is_told_from_one_that_succeeded(self, serve: Serve, elided: tuple[int, ...]) -> None:
+        @awaited
+        async def main() -> None:
+            ends = result("p1", ToolResult.text("one")), result("p2", ToolResult.error("it broke"), index=1)
+            items = said("Go"), turn(made("p1", "p1"), made("p2", "p2")), *ends
+            async with serve(Play("fine")) as at:
+                await at.turn(request(*items, elided=frozenset(elided)))
+                told = of(at, "result")
+            assert [one.failed for one in told] in ([False, True], [None, None]), "None: the wire's text alone tells"
+            assert elided or [one.text for one in told] == ["one", "it broke"]
+
+        main()
+
     @awaited
     async def test_ids_are_unique_in_a_request_and_equal_in_call_and_result(self, serve: Serve) -> None:
         long = "x" * 300
