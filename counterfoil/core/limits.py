@@ -65,7 +65,7 @@ class Limits:
     tokens: int | None = None
     """Input and output tokens together, as the provider counts them."""
     cost: float | None = None
-    """Money, in the currency of the model's price table."""
+    """Money, as the provider says it or in the currency of the agent's ``prices``."""
     seconds: float | None = None
     """Seconds of work, pauses excluded."""
     consecutive_failures: int | None = CONSECUTIVE_FAILURES
