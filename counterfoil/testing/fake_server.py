@@ -254,7 +254,7 @@ class FakeServer(ABC):
         try:
             await self._serve(reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # the client went away
+            self.gone.set()  # the client went away
         finally:
             writer.close()
 
