@@ -28,7 +28,7 @@ from counterfoil.env import ChildFailed, Env, Finished, Ready, Refused
 from counterfoil.execute import Execution, ExecutionHooks
 from counterfoil.judge import edited_by, fail, out_of_budget
 from counterfoil.store import KeptText
-from counterfoil.team import child_id, tools_of
+from counterfoil.team import tools_of
 
 RETRY_SECONDS = 0.1
 """Back-off before the second attempt of a tool with retries; it doubles with each further one."""
@@ -122,7 +122,7 @@ class Batch(Docket, ExecutionHooks):
         arguments = cast("dict[str, Any]", loads(start.effective))
         ready = Ready(
             tool, arguments, start.effective, start.parsed, Verdict("allow", None, None, None), attempt=start.attempt,
-            edited_by=edited_by(call), began=self.env.effects.clock(),
+            edited_by=edited_by(call), began=self.env.effects.clock(), child_id=start.child,
         )  # fmt: skip  # two rows
         is_there = call.child in self.drive.record.runs
         if team.again(self.env, ready) or is_there:
@@ -187,7 +187,7 @@ class Batch(Docket, ExecutionHooks):
             parsed=ready.parsed,
             approval_id=ready.approval_id,
             lock=None if ready.child else ready.lock,
-            child=child_id(self.env, call) if ready.child else None,
+            child=ready.child_id,
         )
         if ready.verdict.revision is not None:
             entry.decision = ready.verdict.to_json()

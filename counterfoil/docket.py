@@ -104,7 +104,7 @@ class Docket:
     async def take(self, call: CallState, answer: Ready | Asks | Refused, began: float) -> None:
         """Act on the gateway's word."""
         if type(answer) is Ready and answer.tool.waits:
-            answer = await self.env.team.route(self.env, answer)
+            answer = await self.env.team.route(self.env, call, answer)
         if type(answer) is Ready:
             answer.began = began
             self.ready[call.index] = answer

@@ -123,6 +123,8 @@ class Ready:
     """On the effects' clock: when the gateway began with the call, waits for a person taken off."""
     child: Author | None = None
     """The agent whose run the call waits for: it has no body."""
+    child_id: str | None = None
+    """The id of that run."""
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import cast
 
-from counterfoil.core.call_entries import DecidedEntry, ResultEntry, StartEntry
+from counterfoil.core.call_entries import DecidedEntry, ResultEntry, StartEntry, WaitingEntry
 from counterfoil.core.differences import CallKey, of_its_hour
 from counterfoil.core.entries import (
     CancelEntry,
@@ -66,6 +66,9 @@ class Script:
         self.first = mine[:begun]
         """What the run was created with."""
         self.turns = {e.step: e for e in mine if isinstance(e, TurnEntry)}
+        waiting = [e for e in mine if isinstance(e, WaitingEntry)]
+        self.asked = {(e.step, e.index): e.approval for e in waiting if e.approval.kind == "question"}
+        """Questions to people."""
         self.results = {(e.step, e.index): e for e in mine if type(e) is ResultEntry}
         self.decisions = deque(e for e in mine if isinstance(e, DecidedEntry) and e.decision.choice in _OF_APPROVALS)
         self.resumed = deque(e for e in mine if isinstance(e, ResumedEntry) and e.limits is not None)
@@ -113,7 +116,7 @@ class Script:
         return result if result.attempt or of_its_hour(result.result) else None
 
 
-_OF_APPROVALS = ("approve", "reject")
+_OF_APPROVALS = ("approve", "reject", "answer")
 
 
 def _is_first(entry: Entry, head: RunEntry) -> bool:

@@ -13,6 +13,7 @@ from counterfoil.core.errors import UsageError
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.pairs import check_pairs
 from counterfoil.core.record import Record
+from counterfoil.core.threads import View, view_of
 from counterfoil.hooks import HookList
 from counterfoil.model import ModelRequest
 from counterfoil.replaying import Replaying
@@ -99,9 +100,12 @@ def replay(entries: Sequence[Entry], run_id: str) -> Replay:
     """
     record = Record()
     requests: dict[int, ModelRequest] = {}
+    view: View | None = None
     for entry in entries:
         if isinstance(entry, TurnEntry) and entry.run_id == run_id:
-            requests[entry.step] = ModelRequest("", record.items, len(record.items), (), run_id, entry.step)
+            view = view or view_of(record, record.runs[run_id])
+            items = record.items if view is None else view.take()
+            requests[entry.step] = ModelRequest("", items, len(items), (), run_id, entry.step)
         record.apply(entry)
     head = record.runs[run_id].head
     if head is not None and head.direct:

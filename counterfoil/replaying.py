@@ -21,7 +21,8 @@ from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.outcome import ErrorCode, Failed
 from counterfoil.core.record import CallState, Record
 from counterfoil.core.result import ToolResult
-from counterfoil.core.turn import micros
+from counterfoil.core.turn import author, micros
+from counterfoil.env import Asks, Env, Ready, Refused
 from counterfoil.hooks import HookList
 from counterfoil.hub import Hub, Locks, Slots
 from counterfoil.loop import Drive
@@ -29,6 +30,7 @@ from counterfoil.model import ModelCall, ModelEvent, ModelRequest, ModelTurn, St
 from counterfoil.past import Past, Script
 from counterfoil.pool import ThreadPool
 from counterfoil.store import Behind, Lease, Owner, Store
+from counterfoil.team import Team
 from counterfoil.tool import Tool
 
 STUCK_SECONDS = 1.0
@@ -215,6 +217,31 @@ class _Recorded:
         yield ModelTurn(turn.text, calls, cast("StopReason", turn.stop), turn.usage, turn.model, turn.reasoning)
 
 
+_UNREACHED = (ErrorCode.INVALID_INPUT, ErrorCode.LIMIT_REACHED)
+"""How a call ends that names nobody who could be reached; today's schema and budgets were asked before."""
+
+
+class _Team:
+    """Whom calls were handed to then: no run is begun, and a person is asked who was asked then."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+
+    async def route(self, env: Env, call: CallState, ready: Ready) -> Ready | Asks | Refused:
+        """A question to a person as one, nobody known as such; else a call whose body gives what came then."""
+        then = self._script.results.get(call.key)
+        failure = then.result.outcome.failure if then and isinstance(then.result.outcome, Failed) else None
+        if then and failure and failure.code in _UNREACHED and not then.attempt:
+            return Refused(then.result, verdict=ready.verdict, parsed=ready.effective, before=ready.parsed)
+        asked = self._script.asked.get(call.key)
+        if asked is not None:
+            who = author("Human", asked.approvers[0], env.caller.tenant)
+            return Asks(ready.tool, ready.effective, ready.parsed, ready.verdict, who)
+        ready.tool = copy.copy(ready.tool)
+        ready.tool.waits = False
+        return ready
+
+
 class Replaying:
     """One run, driven once more in this process's memory.
 
@@ -285,6 +312,7 @@ class Replaying:
             cast("Driven", self._agent), Lease(head.caller.tenant, head.run_id, "", self._epoch), self._record,
             store=cast("Store", self._log), effects=self._effects, pool=self._pool, hub=self._hub, locks=self._locks,
             slots=self._slots, hooks=self._hooks, deps=self._deps, builtin=self._builtin,
+            team=cast("Team", _Team(self._script)),
         )  # fmt: skip  # rows by what belongs together
         self._log.notify = drive.notify
         return drive.go()

@@ -109,7 +109,7 @@ class Team:
         self._lease = lease
         self._members = {member.name: member for member in members}
 
-    async def route(self, env: Env, ready: Ready) -> Ready | Asks | Refused:
+    async def route(self, env: Env, call: CallState, ready: Ready) -> Ready | Asks | Refused:
         """What a call that waits for somebody comes to: a child run, a question to a person, or a refusal."""
         tool, wanted = ready.tool.name, _wanted(ready.arguments)
         found = [one for one in await self._known(env) if wanted in (one.id, one.name)]
@@ -130,7 +130,7 @@ class Team:
                 ErrorCode.LIMIT_REACHED, tool, limit=limit, message=limit, verdict=ready.verdict,
                 parsed=ready.effective, before=ready.parsed,
             )  # fmt: skip  # two rows
-        ready.child = who
+        ready.child, ready.child_id = who, child_id(env, call)
         return ready
 
     async def _known(self, env: Env) -> list[Author]:
@@ -156,7 +156,7 @@ class Team:
 
     async def begin(self, env: Env, call: CallState, ready: Ready) -> None:
         """Put the run that a call waits for on record, unless it is there."""
-        who, child = cast("Author", ready.child), child_id(env, call)
+        who, child = cast("Author", ready.child), cast("str", ready.child_id)
         thread = thread_of(ready.tool.name, who, child)
         head = cast("RunEntry", env.run.head)
         first: list[Entry] = [

@@ -662,3 +662,31 @@ def test_an_engine_hands_each_run_of_a_team_on(tmp_path: Path) -> None:
             assert (run.status, run.answer) == ("completed", "mined | Well.")
 
     go(main())
+
+
+@law("9.dispatch", "9.ask", "9.sees")
+def test_each_run_of_a_team_can_be_replayed_as_it_was() -> None:
+    dig = tool(read_only=True, name="dig")(lambda: "gold")
+    miner = agent([call("dig", id="d"), say("mined")], dig, name="miner")
+    smith = agent([call("none", id="n")] * 2, name="smith", limits=Limits(steps=1))
+    calls = [give("miner", "Dig.", "m"), give("smith", "Heat.", "s"), asks("ada", "Well?"), asks("nobody", "?", "n")]
+    chief = team(miner, smith, calls=calls)
+
+    async def main() -> None:
+        async with Runtime(agents=[chief]) as runtime:
+            run = await (await runtime.start(chief, "Go.", caller=Caller(user="ada"))).wait()
+            await arrives(run, "paused")
+            await run.answer_question("q", by="ada", text="Well.")
+            assert (await run.wait()).status == "completed"
+            assert codes(run) == {"m": None, "s": 5004, "q": None, "n": 4003}
+            for row in await runtime.runs():
+                read = requests(runtime.agents[row.agent])
+                again = await runtime.replay(row.run_id)
+                assert again.ok, again.differences
+                assert [step.request.messages for step in again.steps] == read
+                async with Runtime(store=runtime.store) as reader:
+                    alone = await reader.replay(row.run_id)
+                assert [step.request.messages for step in alone.steps] == read
+                assert all(step.broken is None for step in alone.steps)
+
+    go(main())
