@@ -6,20 +6,21 @@ Only this file of the doors knows of adapters, and only it and the client of the
 import getpass
 import importlib.metadata
 import importlib.util
+import json
 import os
-import platform
 import re
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 from urllib.parse import unquote
 
 from counterfoil.agent import Agent
 from counterfoil.core.errors import CounterfoilError, DefinitionError, NotFound, UsageError
 from counterfoil.core.jsontext import JsonValue
+from counterfoil.doors import machine
+from counterfoil.doors.machine import Check
 from counterfoil.registry import TARGETS, resolve
 from counterfoil.runtime import Runtime
 from counterfoil.store import Head, Quota
@@ -37,6 +38,7 @@ __all__ = [
     "open_worker",
     "read_head",
     "settings",
+    "shown",
     "store_setting",
     "store_url",
     "write_head",
@@ -47,8 +49,6 @@ STORE_VARIABLE: Final = "COUNTERFOIL_STORE"
 
 DEFAULT_STORE: Final = "sqlite:///.counterfoil/counterfoil.db"
 """In the current folder, so that each project has its own."""
-
-OLDEST_PYTHON: Final = (3, 11)
 
 _TERMINAL_VARIABLES: Final = ("NO_COLOR", "FORCE_COLOR", "TERM", "COLUMNS")
 """What the terminal library reads; `doctor` shows those that are set."""
@@ -68,27 +68,25 @@ class Setting:
         return {"name": self.name, "value": self.value, "source": self.source}
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that a machine has or lacks."""
-
-    name: str
-    state: Literal["ok", "missing", "broken"]
-    """``missing`` is what one can do without; ``broken`` is not."""
-    found: str
-    do: str = ""
-    """What to type or change, where it is not ok."""
-
-    def to_json(self) -> dict[str, JsonValue]:
-        """The check by field."""
-        return {"name": self.name, "state": self.state, "found": self.found, "do": self.do or None}
-
-
 # ------------------------------------------------------------------------------------------- the store
 
 
-def store_setting(given: str | None) -> Setting:
-    """Where the record is: what was given, else the environment, else a file in the current folder.
+CONFIG_VARIABLE: Final = "COUNTERFOIL_CONFIG"
+"""The file of settings, where none is given."""
+CONFIG_FILE: Final = "counterfoil.toml"
+"""Else this one in the current folder, if it is there."""
+
+
+def config_file(given: str | None) -> Path | None:
+    """The file of settings; None: there is none, and none was asked for."""
+    named = given or os.environ.get(CONFIG_VARIABLE)
+    if named:
+        return Path(named)
+    return Path(CONFIG_FILE) if Path(CONFIG_FILE).is_file() else None
+
+
+def store_setting(given: str | None, filed: Setting | None = None) -> Setting:
+    """Where the record is: what was given, else the environment, else a file of settings, else a file here.
 
     Raises:
         DefinitionError: it is no URL of a store that lasts; the message says how one looks.
@@ -97,6 +95,8 @@ def store_setting(given: str | None) -> Setting:
         setting = Setting("store", given, "--store")
     elif os.environ.get(STORE_VARIABLE):
         setting = Setting("store", os.environ[STORE_VARIABLE], STORE_VARIABLE)
+    elif filed is not None:
+        setting = filed
     else:
         setting = Setting("store", DEFAULT_STORE, "default")
     scheme, separator, _ = setting.value.partition("://")
@@ -202,6 +202,52 @@ def open_worker(
     )  # fmt: skip  # two rows
 
 
+# ------------------------------------------------------------------------------------------- observers
+
+WEBHOOK_SECRET: Final = "COUNTERFOIL_WEBHOOK_SECRET"  # noqa: S105  # the name of a variable
+"""The key of a webhook's signature; no flag and no file has it."""
+TRACE_CONTENT: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+"""Other instrumentations of models look at it too: ``true`` puts content into traces."""
+
+
+def log_runs(runtime: Runtime) -> None:
+    """Log what runs do."""
+    from counterfoil.observers.runlog import RunLog
+
+    RunLog(runtime)
+
+
+def trace_runs(runtime: Runtime) -> Callable[[], object]:
+    """Export traces of runs, as the variables of OpenTelemetry say; what comes back ends it.
+
+    Raises:
+        DefinitionError: the extra ``otel`` is not installed.
+    """
+    try:
+        from counterfoil.observers.otel import exporting
+
+        tracing, end = exporting(content=os.environ.get(TRACE_CONTENT, "").lower() == "true")
+    except ImportError as error:
+        raise DefinitionError(f"traces need {error.name}; type: pip install 'counterfoil[otel]'") from error
+    runtime.add_hooks(tracing.hooks)
+    return end
+
+
+def post_errors(runtime: Runtime, url: str) -> Callable[[], object]:
+    """Post failed calls to an address, signed with the secret of the environment; what comes back ends it.
+
+    Raises:
+        DefinitionError: the address or the secret cannot be one.
+    """
+    from counterfoil.observers.webhook import Webhook
+
+    if not os.environ.get(WEBHOOK_SECRET):
+        raise DefinitionError(f"a webhook is signed: set {WEBHOOK_SECRET}; `openssl rand -base64 32` makes one")
+    webhook = Webhook(url, os.environ[WEBHOOK_SECRET])
+    runtime.add_hooks(webhook.hooks)
+    return webhook.close
+
+
 # --------------------------------------------------------------------------------- heads kept elsewhere
 
 
@@ -230,85 +276,58 @@ def login() -> str:
         return "operator"
 
 
-def settings(store: Setting, tenant: Setting) -> list[Setting]:
-    """Every setting of the command, and where each comes from; a password in the store's URL is left out."""
-    seen = [Setting(name, os.environ[name], "environment") for name in _TERMINAL_VARIABLES if name in os.environ]
-    shown = replace(store, value=re.sub(r"(?<=://)([^:/@?]*):[^/?]*@", r"\1:***@", store.value))
-    return [shown, tenant, Setting("by", login(), "the user of this machine"), *seen]
+def shown(url: str) -> str:
+    """A URL without its password."""
+    return re.sub(r"(?<=://)([^:/@?]*):[^/?]*@", r"\1:***@", url)
+
+
+_SECRETS: Final = re.compile(r"SECRET|KEY|TOKEN|PASSWORD|HEADERS|CERTIFICATE")
+_OTHERS: Final = re.compile(r"(COUNTERFOIL|OTEL)_\w+|(OPENAI|ANTHROPIC|GOOGLE|GEMINI)_(API_KEY|BASE_URL)|PG[A-Z]+")
+"""Variables of ours, and of those libraries that read their own."""
+
+
+def hidden(name: str, value: object) -> str:
+    """A setting's value as people may see it: no secret, no password, and of a webhook the host alone."""
+    if _SECRETS.search(name.upper()):
+        return "***"
+    text = value if isinstance(value, str) else json.dumps(value)
+    return re.sub(r"(?<=://)(?:[^/?#]*@)?([^/?#]*).*", r"\1/***", text) if "WEBHOOK" in name.upper() else shown(text)
+
+
+def settings(
+    store: Setting, tenant: Setting, path: str, filed: Mapping[str, Mapping[str, Any]], prefixes: Mapping[str, str]
+) -> list[Setting]:
+    """Every setting that counts, and where each comes from, without secrets.
+
+    Args:
+        store: as it is.
+        tenant: as it is.
+        path: of the file of settings.
+        filed: what the file says for commands: values by flag, by command.
+        prefixes: of the variables for a command's flags, by command.
+    """
+    rows = {
+        f"{command} --{flag}": Setting(f"{command} --{flag}", hidden(flag, value), path)
+        for command, table in filed.items()
+        for flag, value in table.items()
+    }
+    for name in sorted(os.environ):
+        if not (_OTHERS.fullmatch(name) or name in _TERMINAL_VARIABLES) or name == store.source:
+            continue
+        of = [command for command, prefix in prefixes.items() if name.startswith(f"{prefix}_")]
+        flag = f"{of[0]} --{name.removeprefix(prefixes[of[0]])[1:].lower().replace('_', '-')}" if of else name
+        rows[flag] = Setting(flag, hidden(name, os.environ[name]), name if of else "environment")
+    return [
+        replace(store, value=shown(store.value)),
+        tenant,
+        Setting("by", login(), "the user of this machine"),
+        *rows.values(),
+    ]
 
 
 def checks() -> list[Check]:
     """What this machine has for Counterfoil, the store itself left out."""
-    return [
-        _python(),
-        _package(),
-        _sqlite(),
-        *map(_needed, _NEEDED),
-        *(_extra(*row) for row in _EXTRAS),
-        _local(),
-    ]
-
-
-_NEEDED: Final = ("pydantic", "griffelib", "jsonschema-rs", "cel-expr-python")
-_EXTRAS: Final = (
-    ("the command (extra cli)", ("typer", "rich"), "pip install 'counterfoil[cli]'"),
-    ("the HTTP API (extra http)", ("fastapi", "prometheus-client", "uvicorn"), "pip install 'counterfoil[http]'"),
-    ("a client of it (extra client)", ("httpx2",), "pip install 'counterfoil[client]'"),
-    (
-        "traces (extra otel)",
-        ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"),
-        "pip install 'counterfoil[otel]'",
-    ),
-    ("the PostgreSQL store (extra postgres)", ("psycopg",), "pip install 'counterfoil[postgres]'"),
-    ("models of Anthropic (extra anthropic)", ("anthropic",), "pip install 'counterfoil[anthropic]'"),
-    ("models of Google (extra google)", ("google-genai",), "pip install 'counterfoil[google]'"),
-    ("models of OpenAI (extra openai)", ("openai",), "pip install 'counterfoil[openai]'"),
-)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _python() -> Check:
-    found = f"{platform.python_version()} at {sys.executable}"
-    if sys.version_info >= OLDEST_PYTHON:
-        return Check("Python", "ok", found)
-    return Check("Python", "broken", found, "use Python 3.11 or newer")
-
-
-def _package() -> Check:
-    found = _version("counterfoil")
-    if found is None:
-        return Check("counterfoil", "missing", "runs without being installed", "pip install .")
-    return Check("counterfoil", "ok", found)
-
-
-def _sqlite() -> Check:
-    try:
-        import sqlite3  # some builds of Python lack it, and that is what is looked for
-    except ImportError as error:
-        return Check("SQLite", "broken", f"this Python has none ({error})", "install a Python with sqlite3")
-    found = f"{sqlite3.sqlite_version}, threadsafe {sqlite3.threadsafety}"
-    return Check("SQLite", "ok", found)
-
-
-def _needed(package: str) -> Check:
-    found = _version(package)
-    if found is None:
-        return Check(package, "broken", "not installed", f"pip install {package}")
-    return Check(package, "ok", found)
-
-
-def _extra(name: str, packages: Sequence[str], do: str) -> Check:
-    found = {package: _version(package) for package in packages}
-    missing = [package for package, version in found.items() if version is None]
-    if missing:
-        return Check(name, "missing", f"not installed: {', '.join(missing)}", do)
-    return Check(name, "ok", ", ".join(f"{package} {version}" for package, version in found.items()))
+    return [*machine.checks(), _local()]
 
 
 def _local() -> Check:

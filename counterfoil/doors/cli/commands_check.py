@@ -16,6 +16,7 @@ from counterfoil.core.errors import CounterfoilError
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.doors import wiring
 from counterfoil.doors.cli.common import Session, command
+from counterfoil.doors.cli.config import COMMANDS, prefix
 from counterfoil.doors.cli.errors import Code, Stop
 from counterfoil.doors.cli.view import counted, print_table
 
@@ -119,7 +120,9 @@ class _Counter:
 async def doctor(session: Session) -> int:
     """What this machine has and lacks, and where settings come from."""
     checks = [*wiring.checks(), await _store_check(session)]
-    settings = wiring.settings(session.store, session.whose)
+    settings = wiring.settings(
+        session.store, session.whose, session.filed.path, session.filed.commands, {c: prefix(c) for c in COMMANDS}
+    )
     broken = any(check.state == "broken" for check in checks)
     if session.json:
         data: dict[str, JsonValue] = {
@@ -145,7 +148,7 @@ async def doctor(session: Session) -> int:
 
 
 async def _store_check(session: Session) -> wiring.Check:
-    url = session.store.value
+    url = wiring.shown(session.store.value)
     try:
         wiring.needs_store(session.store)
     except CounterfoilError as error:

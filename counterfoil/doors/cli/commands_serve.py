@@ -13,6 +13,7 @@ from counterfoil.doors.cli.ages import rate
 from counterfoil.doors.cli.common import Session, command
 from counterfoil.doors.cli.errors import Code, Stop
 from counterfoil.doors.cli.load import load_agents
+from counterfoil.doors.cli.observing import GRACE_SECONDS, Grace, LogForm, Traces, WebhookUrl, observed
 from counterfoil.doors.cli.signals import told_to_end
 from counterfoil.runtime import Runtime
 
@@ -20,16 +21,30 @@ __all__ = ["app"]
 
 app = typer.Typer()
 
-GRACE_SECONDS = 30.0
-"""For bodies when it is told to end, as of `work`."""
+_MODULES = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[MODULE …]",
+        help="Modules with agents, or MODULE:AGENT.",
+        envvar="COUNTERFOIL_SERVE_MODULES",
+        show_envvar=False,
+    ),
+]
+_DISCONNECT = Annotated[
+    float | None,
+    typer.Option(
+        "--disconnect-grace",
+        metavar="SECONDS",
+        min=0,
+        help="Before a run is cancelled whose client has gone, where it was started so.",
+    ),
+]
 
 
 @command(app, data=False)
 async def serve(
     session: Session,
-    modules: Annotated[
-        list[str] | None, typer.Argument(metavar="[MODULE …]", help="Modules with agents, or MODULE:AGENT.")
-    ] = None,
+    modules: _MODULES = None,
     *,
     host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[
@@ -38,15 +53,7 @@ async def serve(
     dev: Annotated[
         bool, typer.Option("--dev", help="Requests without a key may do everything; on this machine alone.")
     ] = False,
-    disconnect_grace: Annotated[
-        float | None,
-        typer.Option(
-            "--disconnect-grace",
-            metavar="SECONDS",
-            min=0,
-            help="Before a run is cancelled whose client has gone, where it was started so.",
-        ),
-    ] = None,
+    disconnect_grace: _DISCONNECT = None,
     max_body: Annotated[
         int | None, typer.Option("--max-body", metavar="BYTES", min=1, help="Of a request; 1 MiB unless given.")
     ] = None,
@@ -54,9 +61,10 @@ async def serve(
         str | None,
         typer.Option("--max-rate", metavar="N/TIME", help="Requests of each key; 6000/m unless given."),
     ] = None,
-    grace: Annotated[
-        float, typer.Option("--grace", metavar="SECONDS", min=0, help="For bodies to end when it is told to end.")
-    ] = GRACE_SECONDS,
+    grace: Grace = GRACE_SECONDS,
+    log: LogForm = None,
+    traces: Traces = False,
+    webhook: WebhookUrl = None,
 ) -> int:
     """Serve the HTTP API, and drive the runs of the modules' agents.
 
@@ -73,8 +81,10 @@ async def serve(
     given = {"disconnect_grace": disconnect_grace, "max_body": max_body, "rate": allowed}
     settings = {name: value for name, value in given.items() if value is not None}
     stop = told_to_end()
-    _log_requests()
-    async with wiring.open_runtime(session.store, agents) as runtime:
+    if log is None:
+        _log_requests()
+    runtime = wiring.open_runtime(session.store, agents)
+    async with observed(runtime, log=log, traces=traces, webhook=webhook), runtime:
         if not dev and not await runtime.store.has_keys(runtime.effects.now()):
             raise Stop(
                 "no key counts in this store, so nobody could ask anything; type counterfoil keys create, "
@@ -95,7 +105,7 @@ async def _serve(
     place = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     whole = await serve_app(
         served, runtime, listening, stop, grace=grace,
-        started=lambda: session.out.note(f"serving {place} on {session.store.value}"),
+        started=lambda: session.out.note(f"serving {place} on {wiring.shown(session.store.value)}"),
     )  # fmt: skip  # two rows
     session.out.note("stopped" if whole else "bodies that did not end in time are told to stop")
 

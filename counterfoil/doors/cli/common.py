@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
+import click
 import typer
 from typer.core import TyperCommand
 
@@ -18,6 +19,7 @@ from counterfoil.core.approval import Approval
 from counterfoil.core.errors import NotFound
 from counterfoil.core.media import Prompt, medium_of, prompt_of
 from counterfoil.doors import wiring
+from counterfoil.doors.cli.config import COMMANDS, NOTHING, Filed, prefix, read_file
 from counterfoil.doors.cli.errors import Code, Stop, guarded
 from counterfoil.doors.cli.output import Out
 from counterfoil.run import Run
@@ -34,6 +36,10 @@ _TENANT = Annotated[
     typer.Option("--tenant", metavar="NAME", help="Whose records; default unless given.", show_default=False),
 ]
 _JSON = Annotated[bool, typer.Option("--json", help="Print JSON alone on standard output.")]
+_CONFIG = Annotated[
+    str | None,
+    typer.Option("--config", metavar="FILE", help="Settings; counterfoil.toml unless given.", show_default=False),
+]
 _DEBUG = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, a unique beginning of it, or last.")]
 
@@ -51,16 +57,28 @@ class Given:
     store: str | None = None
     tenant: str | None = None
     debug: bool = False
+    filed: Filed = NOTHING
 
 
-def root_options(ctx: typer.Context, store: _STORE = None, tenant: _TENANT = None, *, debug: _DEBUG = False) -> None:
+def root_options(
+    ctx: typer.Context, store: _STORE = None, tenant: _TENANT = None, config: _CONFIG = None, *, debug: _DEBUG = False
+) -> None:
     """Accountable tool calls for AI agents: every call gets exactly one result, on record.
 
     RUN is a run's id, a unique beginning of it, or the word last. CALL is a call's id or a unique beginning;
-    it may be left out where only one call waits. The store is --store URL, else COUNTERFOIL_STORE, else
-    .counterfoil/counterfoil.db in this folder.
+    it may be left out where only one call waits. The store is --store URL, else COUNTERFOIL_STORE, else what
+    the file of settings says, else .counterfoil/counterfoil.db in this folder.
     """
     ctx.obj = Given(store, tenant, debug)
+
+    def configure() -> None:
+        group = cast("click.Group", ctx.command)
+        ctx.obj = Given(store, tenant, debug, read_file(config, group))
+        ctx.default_map = ctx.obj.filed.defaults(group)
+
+    code = guarded(configure, debug=debug)
+    if code:
+        raise typer.Exit(code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +89,7 @@ class Session:
     store: wiring.Setting
     whose: wiring.Setting
     debug: bool = False
+    filed: Filed = NOTHING
 
     @property
     def json(self) -> bool:
@@ -136,7 +155,9 @@ def command(
             out = Out(as_json=as_json)
 
             def work() -> int | None:
-                session = Session(out, wiring.store_setting(store), _tenant(tenant), debug)
+                session = Session(
+                    out, wiring.store_setting(store, given.filed.store), _tenant(tenant, given), debug, given.filed
+                )
                 # What agents and tools print must not mix with the data.
                 with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
                     answer = body(session, **options)
@@ -147,7 +168,9 @@ def command(
         run.__name__, run.__doc__ = body.__name__, body.__doc__
         run.__signature__ = _signature(body, data=data)  # type: ignore[attr-defined]  # Typer reads it
         run.__annotations__ = {}
-        app.command(name, cls=cls)(run)
+        known = name or body.__name__
+        settings = {"auto_envvar_prefix": prefix(known)} if known in COMMANDS else None
+        app.command(name, cls=cls, context_settings=settings)(run)
         return body
 
     return register
@@ -157,8 +180,10 @@ async def _awaited(answer: Awaitable[int | None]) -> int | None:
     return await answer
 
 
-def _tenant(given: str | None) -> wiring.Setting:
-    return wiring.Setting("tenant", given or "default", "--tenant" if given else "default")
+def _tenant(option: str | None, given: Given) -> wiring.Setting:
+    if option:
+        return wiring.Setting("tenant", option, "--tenant")
+    return given.filed.tenant or wiring.Setting("tenant", "default", "default")
 
 
 def _signature(body: Body, *, data: bool) -> inspect.Signature:

@@ -1,18 +1,16 @@
-"""What this server has, and how it is."""
+"""What this server has."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends
 from fastapi.responses import Response
 
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.doors.http import shapes
-from counterfoil.doors.http.access import Admin, needs
-from counterfoil.doors.http.common import ALWAYS, Held, Json, answers
-from counterfoil.doors.http.problems import Problem, documented
-from counterfoil.observers.prometheus import CONTENT_TYPE
+from counterfoil.doors.http.access import needs
+from counterfoil.doors.http.common import ALWAYS, Held, Json
 from counterfoil.tool import Tool
 
 router = APIRouter(tags=["server"])
@@ -63,31 +61,3 @@ async def list_tools(runtime: Held) -> Response:
         for _, tool in sorted(runtime.agents[name].tool_map.items())
     ]
     return Json({"items": items, "next": None})
-
-
-@router.get("/healthz", response_model=shapes.Health)
-async def health() -> Response:
-    """This process answers."""
-    return Json({"status": "ok"})
-
-
-@router.get("/readyz", response_model=shapes.Health, responses=documented("internal", "not-ready"))
-async def ready(runtime: Held) -> Response:
-    """The record can be read, the worker lives, and the server is not about to end."""
-    fault = await runtime.unready()
-    if fault is not None:
-        raise Problem("not-ready", f"send nothing here now: {fault}", {"Retry-After": "2"})
-    return Json({"status": "ok"})
-
-
-@router.get(
-    "/metrics",
-    response_class=Response,
-    responses=answers(
-        ALWAYS,
-        {200: {"description": "Prometheus' text format", "content": {"text/plain": {"schema": {"type": "string"}}}}},
-    ),
-)
-async def metrics(_: Admin, request: Request) -> Response:
-    """What this process does, and what waits in the store, as metrics of Prometheus. They are of all tenants."""
-    return Response(await request.app.state.metrics.text(), media_type=CONTENT_TYPE)

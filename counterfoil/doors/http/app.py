@@ -19,7 +19,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from counterfoil.core.errors import CounterfoilError
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.keys import SCOPES
-from counterfoil.doors.http import about, desk, interactions, live, people, results, runs, shapes
+from counterfoil.doors.http import about, desk, interactions, live, people, probes, results, runs, shapes
 from counterfoil.doors.http.access import Access, Rate
 from counterfoil.doors.http.edge import REQUEST_ID, Edge
 from counterfoil.doors.http.measured import Measured
@@ -39,7 +39,7 @@ GZIP_OVER: Final = 1000
 
 def create_app(
     runtime: Runtime, *, dev: str | None = None, max_body: int = MAX_BODY, heartbeat: float = live.HEARTBEAT,
-    disconnect_grace: float = live.DISCONNECT_GRACE, rate: tuple[int | None, float] = RATE,
+    disconnect_grace: float = live.DISCONNECT_GRACE, rate: tuple[int | None, float] = RATE, only_probes: bool = False,
 ) -> FastAPI:  # fmt: skip  # two rows
     """The ASGI application.
 
@@ -52,6 +52,7 @@ def create_app(
         disconnect_grace: seconds after which a run with ``on_disconnect="cancel"`` is cancelled when the last client
             that followed it here has gone.
         rate: requests of each key, and the seconds within which it may make so many; None: any number.
+        only_probes: nothing but how the process is: /healthz, /readyz and /metrics.
     """
 
     @asynccontextmanager
@@ -71,7 +72,7 @@ def create_app(
     app.state.runtime, app.state.heartbeat = runtime, heartbeat
     app.state.followers = live.Followers(runtime, disconnect_grace)
     app.state.dev = None if dev is None else Access("default", dev, (), frozenset(SCOPES))
-    for part in (interactions, runs, live, results, desk, people, about):
+    for part in (probes,) if only_probes else (interactions, runs, live, results, desk, people, about, probes):
         app.include_router(part.router)
     for kind, handler in ((Problem, _told), (CounterfoilError, _told), (HTTPException, _http)):
         app.add_exception_handler(kind, handler)
