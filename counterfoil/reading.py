@@ -161,16 +161,17 @@ class Reading:
         raise NotFound(f"run {run_id} has no result with sequence {sequence}; its timeline lists them")
 
     async def errors(
-        self, run_id: str | None = None, *, tool: str | None = None, code: int | None = None, since: int | None = None,
-        until: int | None = None, limit: int = 100, tenant: str = "default",
-    ) -> list[ToolErrorReport]:  # fmt: skip  # two rows
+        self, run_id: str | None = None, *, tool: str | None = None, code: int | None = None,
+        since: datetime | int | None = None, until: datetime | int | None = None, limit: int = 100,
+        tenant: str = "default",
+    ) -> list[ToolErrorReport]:  # fmt: skip  # rows by what belongs together
         """Error reports, newest first.
 
         Args:
             run_id: of this run alone; likewise ``tool`` and ``code``.
             tool: as ``run_id``.
             code: as ``run_id``.
-            since: microseconds since 1970, UTC: none that are older; ``until``: none that are newer.
+            since: a time, or microseconds since 1970, UTC: none that are older; ``until``: none that are newer.
             until: as ``since``.
             limit: how many at most.
             tenant: whose.
@@ -181,17 +182,18 @@ class Reading:
         self._check()
         if run_id is not None:
             await self.store.run(tenant, run_id)
-        return await self.store.reports(tenant, ReportFilter(run_id, tool, code, since, until, limit))
+        return await self.store.reports(tenant, ReportFilter(run_id, tool, code, _us(since), _us(until), limit))
 
     async def error_groups(
-        self, run_id: str | None = None, *, tool: str | None = None, code: int | None = None, since: int | None = None,
-        until: int | None = None, limit: int = 100, tenant: str = "default",
-    ) -> list[ReportGroup]:  # fmt: skip  # two rows
+        self, run_id: str | None = None, *, tool: str | None = None, code: int | None = None,
+        since: datetime | int | None = None, until: datetime | int | None = None, limit: int = 100,
+        tenant: str = "default",
+    ) -> list[ReportGroup]:  # fmt: skip  # rows by what belongs together
         """What `errors` would give, counted by tool and code, what was seen last first. Raises NotFound as it does."""
         self._check()
         if run_id is not None:
             await self.store.run(tenant, run_id)
-        return await self.store.report_groups(tenant, ReportFilter(run_id, tool, code, since, until, limit))
+        return await self.store.report_groups(tenant, ReportFilter(run_id, tool, code, _us(since), _us(until), limit))
 
     async def events(
         self, run_id: str, *, after: int | None = None, to_end: bool = False, tenant: str = "default"
@@ -284,3 +286,7 @@ class Reading:
         now = moment(self.effects.now())
         waiting = await self.store.approvals(tenant, run_id)
         return [a for a in waiting if a.expires_at is None or a.expires_at > now]
+
+
+def _us(at: datetime | int | None) -> int | None:
+    return micros(at) if isinstance(at, datetime) else at

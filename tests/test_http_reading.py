@@ -140,6 +140,10 @@ def test_error_reports_are_counted_by_tool_and_code(place):
             assert await groups(tool="other") == await groups(since="2999-01-01T00:00:00Z") == []
             (found,) = (await http.client.get("/v1/errors/groups?code=0")).json()["items"]
             reports = await http.runtime.errors(code=0)
+            (newest,) = await http.runtime.errors(since=reports[0].at)
+            assert newest.at == reports[0].at
+            (group,) = await http.runtime.error_groups(since=reports[0].at, until=reports[0].at_us)
+            assert (group.count, group.first_at, group.last_at) == (1, newest.at, newest.at)
             assert [found["lastAt"], found["firstAt"]] == [date_json(reports[0].at), date_json(reports[-1].at)]
 
     go(main())

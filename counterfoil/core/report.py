@@ -151,6 +151,16 @@ class ReportGroup:
     """When the oldest of them was made, in microseconds since 1970, UTC."""
     last_us: int
 
+    @property
+    def first_at(self) -> datetime:
+        """When the oldest of them was made (UTC)."""
+        return moment(self.first_us)
+
+    @property
+    def last_at(self) -> datetime:
+        """When the newest of them was made (UTC)."""
+        return moment(self.last_us)
+
 
 def report_from_json(data: Mapping[str, JsonValue]) -> ToolErrorReport:
     """The report that ``to_json`` wrote; its error is a StoredError."""

@@ -44,8 +44,8 @@ def group_json(group: ReportGroup) -> Fields:
         "toolName": group.tool_name,
         "code": group.code,
         "count": group.count,
-        "firstAt": date_json(moment(group.first_us)),
-        "lastAt": date_json(moment(group.last_us)),
+        "firstAt": date_json(group.first_at),
+        "lastAt": date_json(group.last_at),
     }
 
 

@@ -7,7 +7,7 @@ import typer
 
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.report import ReportGroup, ToolErrorReport, store_error
-from counterfoil.core.turn import micros, moment
+from counterfoil.core.turn import moment
 from counterfoil.core.wire import date_json
 from counterfoil.core.wire_live import group_json
 from counterfoil.doors.cli.ages import ago
@@ -131,7 +131,7 @@ async def errors(
 
     Of one run each is shown whole, with everything that is known.
     """
-    began = None if since is None else micros(ago("--since", since))
+    began = None if since is None else ago("--since", since)
     async with session.reader() as runtime:
         found = None if run is None else await find_run(session, runtime, run)
         where: Any = {"tool": tool, "code": code, "since": began, "limit": limit, "tenant": session.tenant}

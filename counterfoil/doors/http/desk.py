@@ -7,7 +7,6 @@ from datetime import datetime
 from fastapi import APIRouter
 from fastapi.responses import Response
 
-from counterfoil.core.turn import micros
 from counterfoil.core.wire_live import group_json
 from counterfoil.doors.http.access import Admin
 from counterfoil.doors.http.bodies import Shape
@@ -40,7 +39,7 @@ async def list_groups(
 ) -> Response:
     """Error reports of the tenant counted by tool and code, in one page, what was seen last first."""
     found = await runtime.error_groups(
-        tool=tool and plain(tool), code=code, since=None if since is None else micros(since), limit=limit,
+        tool=tool and plain(tool), code=code, since=since, limit=limit,
         tenant=access.tenant,
     )  # fmt: skip  # two rows
     return Json({"items": [group_json(group) for group in found], "next": None})
