@@ -79,7 +79,10 @@ async def check_edit(
 
 def _as_it_was(tool: Tool | None, edited: object) -> bytes:
     """An edit of a call that was decided or settled before: nothing to check, but an equal repeat has equal bytes."""
-    shown = loads(dumps(edited))
+    try:
+        shown = loads(dumps(edited))
+    except ValueError as e:
+        raise InvalidInput(f"the input is none that could run: {e}") from e
     try:
         return dumps(shown if tool is None else tool.schema.dump(tool.schema.validate(cast("dict[str, Any]", shown))))
     except (InvalidArguments, NotAnObject, ValueError):

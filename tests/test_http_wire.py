@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
+from typing import Any
 
 import pytest
 
@@ -244,6 +245,10 @@ def test_a_refused_edit_leaves_the_call_pending_and_each_answer_says_what_waits_
             assert (last.status_code, last.json()["waiting"]) == (200, [])
             ended = await http.rests(run)
             assert [s["n"] for s in seen] == [50]
+            deep: Any = 1
+            for _ in range(300):
+                deep = {"n": deep}
+            assert (await http.decide(run, "a", decision="approve", input=deep)).status_code == 422
             timeline = (await http.client.get(f"/v1/runs/{run}/timeline")).json()["items"]
             (edited,) = [i for i in timeline if i["kind"] == "TOOL_CALL" and i["callId"] == "a"]
             assert (edited["input"], edited["effectiveInput"]) == ({"n": 1}, {"n": 50})

@@ -123,7 +123,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
         problem = Problem("not-json", f"expected Content-Type: application/json, got {kind:.80}")
         return answer(problem, REQUEST_ID.get())
     rows: list[JsonValue] = [
-        {"where": ".".join(map(str, row["loc"])), "message": row["msg"]} for row in error.errors()[:20]
+        {"where": ".".join(map(str, row["loc"]))[:200], "message": row["msg"][:1000]} for row in error.errors()[:20]
     ]
     told = "; ".join(f"{row['where']}: {row['message']}" for row in rows if isinstance(row, dict))
     return answer(Problem("invalid-request", told, more={"errors": rows}), REQUEST_ID.get())

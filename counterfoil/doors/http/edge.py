@@ -66,7 +66,8 @@ class Edge:
                 await answer(Problem("internal", KINDS["internal"].example), request_id)(scope, receive, answering)
         finally:
             ms = (time.perf_counter() - began) * 1000
-            log.info("%s %s %d in %.1f ms, request %s", scope["method"], scope["path"], status, ms, request_id)
+            path = scope.get("raw_path", b"?").decode("ascii", "replace")  # what it escapes cannot forge a line
+            log.info("%s %s %d in %.1f ms, request %s", scope["method"], path, status, ms, request_id)
 
     async def _body(self, headers: Headers, receive: Receive) -> bytes:
         """The whole body.

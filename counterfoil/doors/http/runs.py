@@ -92,7 +92,7 @@ async def go_on(
 async def list_runs(
     access: Reader,
     runtime: Held,
-    status: Annotated[str | None, Query(max_length=20)] = None,
+    status: Annotated[shapes.Status | None, Query()] = None,
     agent: Annotated[str | None, Query(max_length=200)] = None,
     interaction: Annotated[str | None, Query(max_length=200)] = None,
     cursor: Cursor = None,
@@ -101,7 +101,7 @@ async def list_runs(
     """Runs, newest first."""
     before = None if cursor is None else plain(place_of(cursor))
     found = await runtime.runs(
-        tenant=access.tenant, status=status and plain(status), agent=agent and plain(agent),
+        tenant=access.tenant, status=status, agent=agent and plain(agent),
         interaction=interaction and plain(interaction), limit=limit + 1, before=before,
     )  # fmt: skip  # two rows
     items: list[JsonValue] = [

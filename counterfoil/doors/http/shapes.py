@@ -105,10 +105,13 @@ class RunFacts(Shape):
     interaction_id: str
     parent_run_id: str | None
     agent: str
-    status: Literal["running", "paused", "completed", "limited", "cancelled", "failed"]
+    status: Status
     ended_by: Literal["tool", "vote", "answer", "limit", "cancelled", "error", "import"] | None
     created_at: datetime
     updated_at: datetime
+
+
+Status = Literal["running", "paused", "completed", "limited", "cancelled", "failed"]
 
 
 class RunSummary(RunFacts):
