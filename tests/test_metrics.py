@@ -82,6 +82,7 @@ def test_what_runs_did_is_counted_by_outcome_and_code_and_what_waits_is_asked_of
         assert seen["counterfoil_call_duration_seconds_count"] == {
             ("fine",): 1, ("lookup",): 1, ("guarded",): 1, ("pay",): 2,
         }  # fmt: skip  # one row
+        assert seen["counterfoil_model_turn_duration_seconds_count"] == {("desk",): 3}
         assert seen["counterfoil_runs_started_total"] == {("desk",): 1}
         assert seen["counterfoil_runs_paused_total"] == {("desk",): 1}
         assert seen["counterfoil_runs_ended_total"] == {("desk", "answer", "completed"): 1}
@@ -224,5 +225,30 @@ def test_metrics_leave_a_runtimes_own_hooks_as_they_are(known):
             await (await runtime.start("desk", "go")).wait()
             assert (await read(metrics))["counterfoil_runs_ended_total"] == {("desk", "answer", "completed"): 1}
         assert bool(seen) == (known is not None)
+
+    go(main())
+
+
+def test_a_turn_is_timed_from_what_came_before_it_and_a_pause_is_no_part_of_it():
+    from counterfoil.testing import FrozenEffects
+
+    pay, _ = counted("pay", needs_approval=True)
+    effects = FrozenEffects()
+
+    def slow(request):
+        effects.advance(7)
+        return say("Done.")
+
+    async def main():
+        desk = agent([[call("pay", id="p")], slow], pay)
+        async with Runtime(agents=[desk], effects=effects) as runtime:
+            metrics = Metrics(runtime)
+            run = await (await runtime.start("desk", "go")).wait()
+            effects.advance(1000)
+            await run.approve("p", by="grace")
+            await run.wait()
+            seen = await read(metrics)
+        assert seen["counterfoil_model_turn_duration_seconds_sum"][("desk",)] == pytest.approx(7, abs=0.1)
+        assert seen["counterfoil_model_turn_duration_seconds_count"] == {("desk",): 2}
 
     go(main())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from datetime import datetime
 from typing import Any, Final, get_args
+from weakref import WeakKeyDictionary
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_1_0_0, generate_latest
@@ -64,6 +66,11 @@ class Metrics:
         self._paused = counter("runs_paused", "Pauses of runs", "agent")
         self._ended = counter("runs_ended", "Runs that ended here", "agent", "status", "ended_by")
         self._turns = counter("model_turns", "Turns of models on record", "agent", "stop")
+        self._turn_took = seconds(
+            "model_turn_duration", "From what came before it in its run to a turn on record", "agent"
+        )
+        self._before: WeakKeyDictionary[Any, datetime] = WeakKeyDictionary()
+        """When the newest event of a run was, by who drives it."""
         self._tokens = counter("model_tokens", "Tokens of those turns", "agent", "kind")
         self._calls = counter("calls", "Calls that have their result", "tool", "outcome", "code")
         self._took = seconds("call_duration", "How long a body ran, of the attempt that counts", "tool")
@@ -104,30 +111,32 @@ class Metrics:
         return generate_latest(self.registry)
 
     def _see(self, event: Event) -> None:
+        drive = self._runtime._drives.get(event.run_id)
+        before = self._before.get(drive) if drive is not None else None
+        if drive is not None:
+            self._before[drive] = event.at
+        agent = drive.head.agent if drive is not None and drive.head.agent in self._runtime.agents else OTHER
         match event:
             case CallEnded():
-                self._call(event.part, self._runtime._drives.get(event.run_id))
+                self._call(event.part, drive)
             case TurnRecorded():
-                agent, usage = self._agent(event), event.usage
+                usage = event.usage
+                if before is not None:
+                    self._turn_took.labels(agent).observe((event.at - before).total_seconds())
                 self._turns.labels(agent, event.stop if event.stop in STOPS else OTHER).inc()
                 tokens = (usage.input_tokens, usage.output_tokens, usage.cached_tokens, usage.reasoning_tokens)
                 for kind, number in zip(("input", "output", "cached", "reasoning"), tokens, strict=True):
                     self._tokens.labels(agent, kind).inc(number)
             case RunStarted():
-                self._started.labels(self._agent(event)).inc()
+                self._started.labels(agent).inc()
             case RunPaused():
-                self._paused.labels(self._agent(event)).inc()
+                self._paused.labels(agent).inc()
             case RunEnded():
-                self._ended.labels(self._agent(event), event.status, event.ended_by).inc()
+                self._ended.labels(agent, event.status, event.ended_by).inc()
             case Decided():
                 self._decided.labels(event.decision.choice).inc()
             case _:
                 pass
-
-    def _agent(self, event: Event) -> str:
-        drive = self._runtime._drives.get(event.run_id)
-        name: str = "" if drive is None else drive.head.agent
-        return name if name in self._runtime.agents else OTHER
 
     def _call(self, part: ToolResultPart, drive: Any) -> None:
         tool = part.tool_name if drive is not None and part.tool_name in drive.env.tools else OTHER
