@@ -62,7 +62,7 @@ class Link:
             self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
         data = b"" if body is None else json.dumps(body).encode()
         kind = f"Content-Type: application/json\r\nContent-Length: {len(data)}"
-        head = f"{method} {path} HTTP/1.1\r\nHost: x\r\n{kind}\r\n\r\n"
+        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n{kind}\r\n\r\n"
         self.writer.write(head.encode() + data)
         answer = await self.reader.readuntil(b"\r\n\r\n")
         length = re.search(rb"content-length: (\d+)", answer)
@@ -78,7 +78,7 @@ class Link:
 async def follow(port: int, run_id: str, seen: list[int], begun: asyncio.Event | None = None) -> None:
     """The ids of a run's events, to its end."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(f"GET /v1/runs/{run_id}/events HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    writer.write(f"GET /v1/runs/{run_id}/events HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     async for line in reader:
         if line.startswith(b"id: "):
             seen.append(int(line[4:]))

@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from counterfoil.doors import cli
+from counterfoil.doors import cli, http
 from counterfoil.doors.cli.app import app
 from counterfoil.testing.model_bench import PNG
 from tests.floors import ROOT
@@ -676,3 +677,13 @@ def test_what_waits_below_a_run_is_decided_by_that_run_and_a_question_is_answere
     typed = type_("answer", run, "ask", "All is well.", "--by", "ada", "--with", "tests.cli_desk:chief")
     assert typed.code == 0
     assert typed.out.endswith("They said: All is well.\n")
+
+
+def test_serve_says_what_to_install_and_that_a_port_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        busy = type_("serve", "--dev", "--port", str(port))
+        assert (busy.code, f"cannot listen on 127.0.0.1 port {port}" in busy.err) == (1, True)
+    monkeypatch.setattr(http, "NEEDED", ("a_package_that_is_nowhere",))
+    bare = type_("serve", "--dev")
+    assert (bare.code, "pip install 'counterfoil[http]'" in bare.err) == (2, True)

@@ -242,3 +242,26 @@ def test_other_threads_than_the_main_one_need_their_scope():
                         assert len(main_one.json()["items"]) > 3
 
     go(main())
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Host": "localhost:1"}, 200),
+        ({"Host": "[::1]:1", "Origin": "http://localhost:5173"}, 200),
+        ({"Host": "evil.example"}, 401),
+        ({"Host": "127.0.0.1.evil.example"}, 401),
+        ({"Origin": "https://evil.example"}, 401),
+        ({"Origin": "null"}, 401),
+    ],
+)
+def test_without_a_key_only_this_machines_own_names_and_pages_count(headers, status):
+    async def main():
+        async with served(Runtime(agents=[asks()[0]])) as http:
+            assert (await http.client.get("/v1/runs", headers=headers)).status_code == status
+            token, _ = await create_key(http.runtime, "grace")
+            keyed_too = {**headers, "Authorization": f"Bearer {token}"}
+            assert (await http.client.get("/v1/runs", headers=keyed_too)).status_code == 200
+
+    go(main())

@@ -132,7 +132,7 @@ async def idle_reader(http, path):
     link.setblocking(False)
     loop = asyncio.get_running_loop()
     await loop.sock_connect(link, (http.client.base_url.host, http.client.base_url.port))
-    await loop.sock_sendall(link, f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    await loop.sock_sendall(link, f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
     with link:
         yield link
 

@@ -72,7 +72,8 @@ async def serve(
     run back where its next step would begin; a second Ctrl-C ends it at once.
     """
     http.needs_extra()
-    from counterfoil.doors.http.serving import bind, is_loopback
+    from counterfoil.doors.http.access import is_loopback
+    from counterfoil.doors.http.serving import bind
 
     if dev and not is_loopback(host):
         raise Stop(f"--dev asks for no key, so it listens on this machine alone; leave out --dev or --host {host}")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
@@ -43,6 +45,27 @@ class Access:
 
 
 _bearer = HTTPBearer(auto_error=False, description="A key of `counterfoil keys create`.")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_own(request: Request) -> bool:
+    """Whether the request means this machine by one of its own names, and comes from no page of another site.
+
+    A browser on this machine reaches a loopback address for any page that it shows: by a form, or by a name of the
+    page's own that is made to lead here.
+    """
+    origin = request.headers.get("origin")
+    asked = [request.url.hostname] if origin is None else [request.url.hostname, urlsplit(origin).hostname]
+    return all(is_loopback(host or "") for host in asked)
 
 
 class Rate:
@@ -93,6 +116,8 @@ async def access_of(
 async def _access(request: Request, given: HTTPAuthorizationCredentials | None) -> Access:
     dev: Access | None = request.app.state.dev
     if given is None and "authorization" not in request.headers and dev is not None:
+        if not _is_own(request):
+            raise _unauthorized("without a key only http://127.0.0.1, http://[::1] and http://localhost are served")
         return dev
     if given is None:
         raise _unauthorized(KINDS["unauthorized"].example)

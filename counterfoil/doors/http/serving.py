@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import socket
 from collections.abc import Callable, Iterator
 
@@ -13,16 +12,6 @@ from fastapi import FastAPI
 
 from counterfoil.core.errors import OperatorError
 from counterfoil.runtime import Runtime
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def bind(host: str, port: int) -> socket.socket:
