@@ -229,11 +229,16 @@ def test_metrics_leave_a_runtimes_own_hooks_as_they_are(known):
     go(main())
 
 
-def test_a_turn_is_timed_from_what_came_before_it_and_a_pause_is_no_part_of_it():
+def test_a_turn_is_timed_from_what_came_before_it_and_a_pause_and_a_body_are_no_part_of_it():
     from counterfoil.testing import FrozenEffects
 
-    pay, _ = counted("pay", needs_approval=True)
     effects = FrozenEffects()
+
+    @tool(needs_approval=True)
+    async def pay() -> str:
+        """Takes its time."""
+        effects.advance(100)
+        return "paid"
 
     def slow(request):
         effects.advance(7)

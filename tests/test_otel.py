@@ -21,6 +21,7 @@ from counterfoil.model import ModelTurn
 from counterfoil.observers.otel import Tracing
 from counterfoil.testing import ScriptedModel, call, say
 from tests.helpers import Gate, Place, agent, both, counted, fine, go, until
+from tests.served import served
 
 
 class Traced:
@@ -274,6 +275,26 @@ def test_what_a_body_traces_belongs_to_its_run_and_what_started_the_run_is_linke
         assert traced.one("inside").parent.span_id == segment.context.span_id
         assert [link.context.span_id for link in segment.links] == [request.get_span_context().span_id]
         assert segment.context.trace_id != request.get_span_context().trace_id
+
+    go(main())
+
+
+def test_a_run_is_linked_to_the_trace_that_its_request_was_sent_in():
+    async def main():
+        traced = Traced()
+        async with served(Runtime(agents=[desk()], hooks=traced.tracing.hooks), traces=True) as http:
+            sent = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+            body = {"agent": "desk", "prompt": "go"}
+            first = await http.client.post("/v1/runs", json=body, headers=sent)
+            second = await http.client.post("/v1/runs", json=body)
+            for answer in (first, second):
+                await http.rests(answer.json()["runId"])
+        segments = {span.attributes["counterfoil.run.id"]: span for span in traced.all("invoke_agent desk")}
+        (link,) = segments[first.json()["runId"]].links
+        assert (link.context.trace_id, link.context.span_id) == (
+            0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331,
+        )  # fmt: skip  # one row
+        assert segments[second.json()["runId"]].links == ()
 
     go(main())
 

@@ -91,7 +91,7 @@ async def serve(
                 "no key counts in this store, so nobody could ask anything; type counterfoil keys create, "
                 "or serve this machine alone with --dev"
             )
-        served = http.create_app(runtime, dev=wiring.login() if dev else None, **settings)
+        served = http.create_app(runtime, dev=wiring.login() if dev else None, traces=traces, **settings)
         with bind(host, port) as listening:
             await _serve(session, served, runtime, listening, stop, grace)
     return Code.DONE

@@ -40,6 +40,7 @@ GZIP_OVER: Final = 1000
 def create_app(
     runtime: Runtime, *, dev: str | None = None, max_body: int = MAX_BODY, heartbeat: float = live.HEARTBEAT,
     disconnect_grace: float = live.DISCONNECT_GRACE, rate: tuple[int | None, float] = RATE, only_probes: bool = False,
+    traces: bool = False,
 ) -> FastAPI:  # fmt: skip  # two rows
     """The ASGI application.
 
@@ -52,6 +53,7 @@ def create_app(
         disconnect_grace: seconds after which a run with ``on_disconnect="cancel"`` is cancelled when the last client
             that followed it here has gone.
         rate: requests of each key, and the seconds within which it may make so many; None: any number.
+        traces: runs are linked to the traces of the requests that start them; needs the extra ``otel``.
         only_probes: nothing but how the process is: /healthz, /readyz and /metrics.
     """
 
@@ -81,6 +83,10 @@ def create_app(
     app.add_middleware(Edge, max_body=max_body)
     app.state.metrics = Metrics(runtime)
     app.add_middleware(Measured, metrics=app.state.metrics)
+    if traces:
+        from counterfoil.doors.http.linked import Linked
+
+        app.add_middleware(Linked)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's own way
     return app
 
