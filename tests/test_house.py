@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import importlib.metadata
 import os
 import re
 import subprocess
@@ -342,6 +343,35 @@ def _written(default: object) -> set[str]:
             if default and default % size == 0:
                 ways.add(f"{default // size} {unit}")
     return ways
+
+
+COMES_WITH = {
+    "pydantic-core": "pydantic", "typing-extensions": "pydantic", "starlette": "fastapi", "sqlalchemy": "dbos",
+}  # fmt: skip  # a table
+"""Packages that are imported though they are not declared, and the declared one that brings each."""
+
+
+def _package(requirement: str) -> str:
+    return re.match(r"[\w.-]+", requirement)[0].lower().replace("_", "-")  # type: ignore[index]  # it begins with a name
+
+
+def test_every_package_that_is_imported_is_declared_or_comes_with_one_that_is() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"].values()
+    declared = {_package(line) for group in (project["dependencies"], *extras) for line in group}
+    for package, bringer in COMES_WITH.items():
+        assert bringer in declared
+        assert package in {_package(line) for line in importlib.metadata.requires(bringer) or ()}
+    here = importlib.metadata.packages_distributions()
+    wild: dict[str, set[str]] = {}
+    for file in files():
+        for node in ast.walk(tree_of(file)):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            for top in {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"counterfoil"}:
+                if not {_package(name) for name in here.get(top, [top])} & (declared | COMES_WITH.keys()):
+                    wild.setdefault(top, set()).add(file)
+    assert wild == {}
 
 
 def test_every_environment_variable_is_documented() -> None:

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, cast
 
-import click
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from counterfoil.agent import Agent
 from counterfoil.core.approval import Approval
@@ -72,7 +71,7 @@ def root_options(
     ctx.obj = Given(store, tenant, debug)
 
     def configure() -> None:
-        group = cast("click.Group", ctx.command)
+        group = cast("TyperGroup", ctx.command)
         ctx.obj = Given(store, tenant, debug, read_file(config, group))
         ctx.default_map = ctx.obj.filed.defaults(group)
 

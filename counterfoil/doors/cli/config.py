@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import click
+from typer.core import TyperGroup
 
 from counterfoil.doors import wiring
 from counterfoil.doors.cli.errors import Stop
@@ -30,7 +30,7 @@ class Filed:
     commands: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Values by flag, without its dashes, by command."""
 
-    def defaults(self, group: click.Group) -> dict[str, dict[str, Any]]:
+    def defaults(self, group: TyperGroup) -> dict[str, dict[str, Any]]:
         """The same by the names of parameters, as the parser of arguments takes defaults."""
         return {
             command: {_flags(group, command)[flag].name or flag: value for flag, value in table.items()}
@@ -46,7 +46,7 @@ def prefix(command: str) -> str:
     return f"COUNTERFOIL_{command.upper()}"
 
 
-def read_file(given: str | None, group: click.Group) -> Filed:
+def read_file(given: str | None, group: TyperGroup) -> Filed:
     """What the file says, of `wiring.config_file`; nothing where there is none.
 
     Args:
@@ -87,7 +87,7 @@ def read_file(given: str | None, group: click.Group) -> Filed:
     return Filed(str(path), shared.get("store"), shared.get("tenant"), commands)
 
 
-def _flags(group: click.Group, command: str) -> dict[str, click.Parameter]:
+def _flags(group: TyperGroup, command: str) -> dict[str, Any]:
     """Parameters of a command by flag without dashes; an argument by its name."""
     found = {max(p.opts, key=len).lstrip("-"): p for p in group.commands[command].params}
     return {flag: p for flag, p in found.items() if flag not in NEVER}
