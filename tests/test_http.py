@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import aclosing
 from typing import get_args
 
 import pytest
@@ -132,9 +133,9 @@ def test_a_client_that_goes_away_leaves_the_run_going(tmp_path):
         desk = agent([[call("work", at="hold", id="h")], say("Done.")], gate.tool())
         async with served(Place("sqlite", tmp_path).runtime(desk)) as http:
             run = await http.start()
-            async for event in follow(http.client, run["runId"]):
-                if event["event"] == "CallStarted":
-                    break
+            async with aclosing(follow(http.client, run["runId"])) as events:
+                while (await anext(events))["event"] != "CallStarted":
+                    pass
             gate.open("hold")
             assert (await http.rests(run["runId"]))["answer"] == "Done."
 

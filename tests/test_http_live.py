@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 
 from counterfoil import Runtime, tool
 from counterfoil.testing import call, say
@@ -88,7 +88,8 @@ def test_a_run_that_was_started_so_is_cancelled_when_its_last_client_has_gone_fo
             run = await http.start(onDisconnect="cancel")
             kept = await http.start()
             for started in (kept, run):
-                await taken(follow(http.client, started["runId"]), "CallStarted")
+                async with aclosing(follow(http.client, started["runId"])) as events:
+                    await taken(events, "CallStarted")
             ended = await http.rests(run["runId"])
             assert (ended["status"], ended["reason"]) == ("cancelled", "the client that followed the run went away")
             gate.open("hold")
