@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import queue
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +71,28 @@ async def served(runtime: Runtime, **options: Any) -> AsyncIterator[Served]:
         finally:
             server.should_exit = True
             await serving
+
+
+@contextmanager
+def in_thread(make: Callable[[], Runtime], **options: Any) -> Iterator[str]:
+    """The address of a server that another thread runs, for what waits in this one."""
+    told: queue.Queue[Any] = queue.Queue()
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        async with served(make(), **options) as http:
+            told.put((str(http.client.base_url), asyncio.get_running_loop(), stop))
+            await stop.wait()
+
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(asyncio.run, main())
+        done.add_done_callback(told.put)  # where it did not come to serve
+        url, loop, stop = told.get()
+        try:
+            yield url
+        finally:
+            loop.call_soon_threadsafe(stop.set)
+            done.result()
 
 
 async def follow(

@@ -32,7 +32,7 @@ from counterfoil.core.errors import Conflict, NotAllowed, ServerError, UsageErro
 from counterfoil.doors.http import create_key
 from counterfoil.doors.http.live import frame
 from counterfoil.testing import call, say
-from tests.helpers import Gate, agent, broken, counted, fine, go
+from tests.helpers import Gate, Place, agent, broken, counted, fine, go
 from tests.served import served
 from tests.test_docs import ROOT, blocks
 
@@ -172,6 +172,26 @@ def test_a_start_goes_on_with_an_interaction_within_its_limits_and_a_key_starts_
                 await client.start("desk", "other", key="k")
             with pytest.raises(NotFound):
                 await client.start("desk", "more", interaction="nothing")
+
+    go(main())
+
+
+def test_a_wait_after_a_decision_is_for_what_comes_of_it(tmp_path):
+    desk, _ = asks()
+    place = Place("sqlite", tmp_path)
+
+    async def main():
+        async with place.open(desk) as runtime:
+            run = await runtime.start("desk", "go")
+            await run.wait()
+        async with client_of(place.runtime()) as (client, _):  # nobody drives the run
+            assert (await client.wait(run.id)).status == "paused"
+            await client.approve(run.id, "a")
+            with pytest.raises(TimeoutError, match="it goes on"):
+                await client.wait(run.id, timeout=0.05)
+            waiting = asyncio.create_task(client.wait(run.id))
+            async with place.runtime(desk):
+                assert (await waiting).answer == "Done."
 
     go(main())
 
@@ -369,6 +389,25 @@ def test_followers_go_on_at_the_server_that_comes_after_the_one_that_left(tmp_pa
                         stored = [event for event in seen if not isinstance(event, TurnDelta)]
                         assert stored == await every(client.events(run.id))
                         assert isinstance(seen[-1], RunEnded)
+
+    go(main())
+
+
+def test_one_client_follows_more_runs_than_a_pool_has_connections():
+    gate = Gate()
+    desk = agent([[call("work", at="hold")], say("Done.")], gate.tool())
+
+    async def main():
+        async with client_of(Runtime(agents=[desk])) as (client, _):
+            run = await client.start("desk", "go")
+            await gate.began("hold")
+            streams = [client.events(run.id) for _ in range(101)]
+            for stream in streams:
+                await anext(stream)
+            assert (await client.get(run.id)).status == "running"
+            gate.open("hold")
+            for stream in streams:
+                assert isinstance((await every(stream))[-1], RunEnded)
 
     go(main())
 

@@ -140,7 +140,8 @@ async def here_and_there(seen: Seen, ids: dict[str, Any]) -> None:
         for path, operations in seen.paths.items():
             if "get" in operations and not path.endswith("/events"):
                 await seen.ask(all_, "GET", path, ids)
-        await seen.ask(all_, "GET", "/v1/approvals", ids, params={"run": "nothing"})
+        for path, name in (("/v1/approvals", "run"), ("/v1/runs", "before")):
+            await seen.ask(all_, "GET", path, ids, params={name: "nothing"})
         tag = (await seen.ask(all_, "GET", run, ids)).headers["etag"]
         await seen.ask(all_, "GET", run, ids, headers={"If-None-Match": tag})
         for asked in ("bytes=0-1", "bytes=99999999-"):

@@ -26,8 +26,6 @@ from counterfoil.store import KeptRange
 
 PAGE = 200
 """Items of a page, at most."""
-LONGEST_LOOK = 1.0
-"""Seconds between two looks of `wait` at most."""
 
 
 class AsyncClient:
@@ -126,20 +124,20 @@ class AsyncClient:
             TimeoutError: it did neither within ``timeout`` seconds; it goes on.
         """
         ends = None if timeout is None else time.monotonic() + timeout
-        look = 0.05
-        while True:
-            run = await self.get(run_id)
-            if run.status != "running":
-                return run
-            left = LONGEST_LOOK if ends is None else ends - time.monotonic()
-            if left <= 0:
-                raise TimeoutError(f"run {run_id} is running after {timeout:g} s; it goes on")
-            await self._wire.way.sleep(min(look, left))
-            look = min(look * 1.5, LONGEST_LOOK)
+        found = await self._wire.json("GET", _run(run_id))
+        if not run_info(found).open:
+            return run_info(found)
+        tip = found["context"]["tip"]
+        try:
+            async for _ in follow(self._wire, _run(run_id), tip, to_end=False, patience=self._patience, ends=ends):
+                pass
+        except TimeoutError:
+            raise TimeoutError(f"run {run_id} is not at rest after {timeout:g} s; it goes on") from None
+        return await self.get(run_id)
 
     async def runs(
         self, *, status: str | None = None, agent: str | None = None, interaction: str | None = None,
-        limit: int | None = None,
+        before: str | None = None, limit: int | None = None,
     ) -> AsyncGenerator[RunInfo]:  # fmt: skip  # two rows
         """Runs, newest first, page by page.
 
@@ -147,9 +145,10 @@ class AsyncClient:
             status: running, paused, completed, limited, cancelled or failed.
             agent: of this agent.
             interaction: of this conversation.
+            before: older than this run.
             limit: so many at most.
         """
-        where = {"status": status, "agent": agent, "interaction": interaction}
+        where = {"status": status, "agent": agent, "interaction": interaction, "before": before}
         async for item in self._pages("/v1/runs", where, limit):
             yield run_info(item)
 
@@ -355,7 +354,7 @@ class AsyncClient:
 
         target = Path(path)
         for attempt in range(self._wire.retries + 1):
-            answer = await self._wire.ask("GET", _result(run_id, sequence), stream=True)
+            answer = await self._wire.ask("GET", _result(run_id, sequence), quiet=self._wire.timeout)
             with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as file:
                 try:
                     async for piece in self._wire.way.pieces(answer):

@@ -7,18 +7,21 @@ from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, cast
 
 from counterfoil.client.values import event_of
-from counterfoil.client.wire import BUSY, Wire, pause
+from counterfoil.client.wire import BUSY, QUIET_SECONDS, Wire, pause
 from counterfoil.core.errors import ServerError
 from counterfoil.core.events import CallProgress, Event, RunEnded, RunPaused, TurnDelta
 
 if TYPE_CHECKING:
     import httpx2
 
+LOOK_SECONDS = 5.0
 _PASSING = (TurnDelta, CallProgress)
 """Events that are never stored."""
 
 
-async def follow(wire: Wire, run: str, after: int, *, to_end: bool, patience: float) -> AsyncGenerator[Event]:
+async def follow(
+    wire: Wire, run: str, after: int, *, to_end: bool, patience: float, ends: float | None = None
+) -> AsyncGenerator[Event]:
     """See `AsyncClient.events`.
 
     Args:
@@ -27,6 +30,10 @@ async def follow(wire: Wire, run: str, after: int, *, to_end: bool, patience: fl
         after: the entry.
         to_end: go on over pauses.
         patience: seconds for which a server that does not answer is asked again.
+        ends: when it is given up, by the monotonic clock.
+
+    Raises:
+        TimeoutError: it went on until then.
     """
     import httpx2
 
@@ -35,7 +42,7 @@ async def follow(wire: Wire, run: str, after: int, *, to_end: bool, patience: fl
     while True:
         try:
             answer = await wire.ask(
-                "GET", path, params={"until": "end" if to_end else "pause"}, stream=True,
+                "GET", path, params={"until": "end" if to_end else "pause"}, quiet=_quiet(ends),
                 headers={"Last-Event-ID": str(seen), "Accept": "text/event-stream"},
             )  # fmt: skip  # two rows
             if answer.status_code == 204:  # noqa: PLR2004  # nothing more will come
@@ -50,6 +57,7 @@ async def follow(wire: Wire, run: str, after: int, *, to_end: bool, patience: fl
                     number = int(sent.id) if sent.id.isdecimal() else 0
                     event = event_of(sent.data) if sent.data else None
                     fresh, seen = number > seen, max(seen, number)
+                    _quiet(ends)
                     if event is not None and (fresh or isinstance(event, _PASSING)):
                         last = isinstance(event, RunEnded if to_end else (RunEnded, RunPaused))
                         yield event
@@ -61,6 +69,7 @@ async def follow(wire: Wire, run: str, after: int, *, to_end: bool, patience: fl
                 return
         except httpx2.RequestError as error:
             fault = wire.lost(error)
+            _quiet(ends)
         except ServerError as error:
             if lost is None or error.status not in (None, *BUSY):
                 raise
@@ -70,3 +79,11 @@ async def follow(wire: Wire, run: str, after: int, *, to_end: bool, patience: fl
             raise fault
         await wire.way.sleep(max(pause(attempt), rest))
         attempt += 1
+
+
+def _quiet(ends: float | None) -> float:
+    """Seconds for which nothing may come. Shorter than the server's comments where there is an end to look for."""
+    left = QUIET_SECONDS if ends is None else ends - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left if ends is None else min(left, LOOK_SECONDS)

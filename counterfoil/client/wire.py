@@ -137,14 +137,14 @@ class Way(Protocol):
 
 
 class Calm:
-    """For asyncio."""
+    """For asyncio. Connections have no bound: a stream of events keeps one, and any number may be followed."""
 
     http: httpx2.AsyncClient
 
     def open(self, **options: Any) -> None:
         import httpx2
 
-        self.http = httpx2.AsyncClient(**options)
+        self.http = httpx2.AsyncClient(limits=httpx2.Limits(max_connections=None), **options)
 
     async def send(self, request: httpx2.Request) -> httpx2.Response:
         return await self.http.send(request, stream=True)
@@ -179,7 +179,7 @@ class Blocking:
     def open(self, **options: Any) -> None:
         import httpx2
 
-        self.http = httpx2.Client(**options)
+        self.http = httpx2.Client(limits=httpx2.Limits(max_connections=None), **options)
 
     async def send(self, request: httpx2.Request) -> httpx2.Response:
         return self.http.send(request, stream=True)
@@ -236,7 +236,7 @@ class Wire:
 
     async def ask(
         self, method: str, path: str, *, params: Mapping[str, Any] | None = None, body: object = None,
-        headers: Mapping[str, str] | None = None, again: bool | None = None, stream: bool = False,
+        headers: Mapping[str, str] | None = None, again: bool | None = None, quiet: float | None = None,
     ) -> httpx2.Response:  # fmt: skip  # two rows
         """The answer; one that is no success is raised.
 
@@ -247,7 +247,7 @@ class Wire:
             body: as JSON.
             headers: further ones.
             again: asking twice does what asking once does; None: of a GET.
-            stream: its body is still to be read, and may be quiet for a while.
+            quiet: its body is still to be read, and may be quiet for so many seconds.
 
         Raises:
             CounterfoilError: the problem that the server answered with; `ServerError` where it did not answer.
@@ -263,12 +263,12 @@ class Wire:
             last = attempt == self.retries
             request = self.way.http.build_request(
                 method, path, params=more, content=None if body is None else dumps(body), headers=sent,
-                timeout=httpx2.Timeout(self.timeout, read=QUIET_SECONDS if stream else self.timeout),
+                timeout=httpx2.Timeout(self.timeout, read=quiet or self.timeout),
             )  # fmt: skip  # two rows
             try:
                 answer = await self.way.send(request)
                 good = answer.status_code < 300  # noqa: PLR2004  # a success
-                if not (good and stream):
+                if not (good and quiet):
                     await self._whole(answer)
                 if good:
                     return answer

@@ -17,6 +17,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from counterfoil.agent import Agent
+from counterfoil.client.wire import URL_VARIABLE
 from counterfoil.core.errors import CounterfoilError, DefinitionError, NotFound, UsageError
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.doors import machine
@@ -29,6 +30,7 @@ from counterfoil.verify import format_head, parse_head
 __all__ = [
     "DEFAULT_STORE",
     "STORE_VARIABLE",
+    "URL_VARIABLE",
     "Check",
     "Setting",
     "checks",
@@ -37,6 +39,7 @@ __all__ = [
     "open_runtime",
     "open_worker",
     "read_head",
+    "server_setting",
     "settings",
     "shown",
     "store_setting",
@@ -109,6 +112,24 @@ def store_setting(given: str | None, filed: Setting | None = None) -> Setting:
         known = ", ".join(f"{name}://" for name in sorted(TARGETS["store"]))
         raise DefinitionError(f"{setting.source}: no store has the scheme {scheme!r:.80}; known are {known}")
     return setting
+
+
+def server_setting(given: str | None, store: str | None) -> Setting | None:
+    """The server to ask in place of a store; None: the store is asked.
+
+    Args:
+        given: on the command line.
+        store: the store that was named there.
+
+    Raises:
+        UsageError: both were named.
+    """
+    if given is not None and store is not None:
+        raise UsageError("--server and --store are two places; name one")
+    if given is not None:
+        return Setting("server", given, "--server")
+    url = os.environ.get(URL_VARIABLE)
+    return Setting("server", url, URL_VARIABLE) if url and store is None else None
 
 
 def _did_you_mean(value: str) -> str:

@@ -52,7 +52,7 @@ RECORDED = "recorded"
 Decide = Callable[[Run, str], Awaitable[Approval]]
 
 
-@command(app)
+@command(app, server=True)
 async def approvals(
     session: Session,
     run: Annotated[str | None, typer.Argument(metavar="RUN", help="Of this run alone.")] = None,
@@ -73,7 +73,7 @@ async def approvals(
     return Code.DONE
 
 
-@command(app)
+@command(app, server=True)
 async def approve(
     session: Session,
     run: RunArgument,
@@ -97,11 +97,11 @@ async def approve(
             edited = json_object(input)
         except ValueError as error:
             raise Stop(f"--input: {error}") from error
-        if agent is None:
+        if agent is None and session.server is None:
             raise Stop("--input is checked by the run's agent; name it: --with MODULE:AGENT")
 
     async def decide(found: Run, call_id: str) -> Approval:
-        return await found.approve(call_id, by=by or wiring.login(), input=edited, digest=digest)
+        return await found.approve(call_id, by=_who(session, by), input=edited, digest=digest)
 
     return await _decided(
         session,
@@ -113,7 +113,7 @@ async def approve(
     )
 
 
-@command(app)
+@command(app, server=True)
 async def reject(
     session: Session,
     run: RunArgument,
@@ -127,12 +127,12 @@ async def reject(
     """Refuse a call; the model reads why."""
 
     async def decide(found: Run, call_id: str) -> Approval:
-        return await found.reject(call_id, by=by or wiring.login(), reason=reason, digest=digest)
+        return await found.reject(call_id, by=_who(session, by), reason=reason, digest=digest)
 
     return await _decided(session, run, call, spec=agent, decide=decide, word="rejected")
 
 
-@command(app)
+@command(app, server=True)
 async def settle(
     session: Session,
     run: RunArgument,
@@ -157,12 +157,12 @@ async def settle(
         known = ToolResult.text(result) if result is not None else ToolResult.error(failed or "")
 
     async def decide(found: Run, call_id: str) -> Approval:
-        return await found.settle(call_id, by=by or wiring.login(), rerun=rerun, result=known, digest=digest)
+        return await found.settle(call_id, by=_who(session, by), rerun=rerun, result=known, digest=digest)
 
     return await _decided(session, run, call, spec=agent, decide=decide, word=RERUN if rerun else RECORDED)
 
 
-@command(app)
+@command(app, server=True)
 async def answer(
     session: Session,
     run: RunArgument,
@@ -176,18 +176,27 @@ async def answer(
     """Answer a question that an agent asks a person."""
 
     async def decide(found: Run, call_id: str) -> Approval:
-        return await found.answer_question(call_id, by=by or wiring.login(), text=text, digest=digest)
+        return await found.answer_question(call_id, by=_who(session, by), text=text, digest=digest)
 
     return await _decided(session, run, call, spec=agent, decide=decide, word=ANSWERED)
 
 
+def _who(session: Session, by: str | None) -> str:
+    """Who does it."""
+    if by is not None and session.server is not None:
+        raise Stop("at a server it is the key's user who does it; leave out --by")
+    return by or wiring.login()
+
+
 async def _decided(session: Session, run: str, call: str | None, *, spec: str | None, decide: Decide, word: str) -> int:
+    if spec is not None and session.server is not None:
+        raise Stop("the server goes on with its runs; leave out --with")
     agents: list[Agent] = [] if spec is None else [load_agent(spec)]
     async with session.reader(agents) as runtime:
         found = await find_run(session, runtime, run)
         if agents and found.agent != agents[0].name:
             raise Stop(f"run {found.id} is of agent {found.agent!r}, and --with names {agents[0].name!r}")
-        call_id = await find_call(found, call)
+        call_id = await find_call(session, runtime, found, call)
         await _fits(found, call_id, word)
         follower = Follower(session, runtime, found)
         await follower.pass_over()
@@ -199,7 +208,8 @@ async def _decided(session: Session, run: str, call: str | None, *, spec: str | 
             if session.json:
                 session.out.data({"decision": word, "approval": approval.to_json()})
             else:
-                session.out.note("a worker with its agent goes on: counterfoil work MODULE", style="dim")
+                here = "a worker with its agent goes on: counterfoil work MODULE"
+                session.out.note(here if session.server is None else "the server goes on with it", style="dim")
             return Code.DONE
         terminal = Terminal(session.out)
         code = await drive(session, runtime, found, yes=False, terminal=terminal, follower=follower)
@@ -227,7 +237,7 @@ async def _fits(run: Run, call_id: str, word: str) -> None:
         )
 
 
-@command(app)
+@command(app, server=True)
 async def cancel(
     session: Session,
     run: RunArgument,
@@ -243,7 +253,7 @@ async def cancel(
         found = await find_run(session, runtime, run)
         if found.status not in ("running", "paused", "cancelled"):
             raise Stop(f"run {found.id} is {found.status} already; there is nothing to cancel", Code.CONFLICT)
-        await found.cancel(reason, by=by or wiring.login())
+        await found.cancel(reason, by=_who(session, by))
         try:
             await found.wait(CANCEL_SECONDS)
         except TimeoutError:
@@ -256,7 +266,7 @@ async def cancel(
     return Code.DONE
 
 
-@command(app)
+@command(app, server=True)
 async def send(
     session: Session,
     run: RunArgument,
@@ -271,7 +281,7 @@ async def send(
     """
     async with session.reader() as runtime:
         found = await find_run(session, runtime, run)
-        open_ = await found.send(prompt_with(text, file), by=by or wiring.login())
+        open_ = await found.send(prompt_with(session, text, file), by=_who(session, by))
     if session.json:
         session.out.data(
             {

@@ -40,7 +40,7 @@ STATUSES = ("running", "paused", "completed", "limited", "cancelled", "failed")
 _LIMIT = Annotated[int, typer.Option("--limit", min=1, metavar="N", help="How many at most.")]
 
 
-@command(app)
+@command(app, server=True)
 async def show(
     session: Session,
     run: RunArgument,
@@ -64,7 +64,7 @@ async def show(
     return Code.DONE
 
 
-@command(app)
+@command(app, server=True)
 async def runs(
     session: Session,
     *,
@@ -116,7 +116,7 @@ async def runs(
     return Code.DONE
 
 
-@command(app)
+@command(app, server=True)
 async def errors(
     session: Session,
     run: Annotated[str | None, typer.Argument(metavar="RUN", help="Of this run, each report whole.")] = None,
@@ -196,7 +196,7 @@ def _error_line(report: ToolErrorReport) -> str:
     return line(f"{str(stored.get('type')).rpartition('.')[2]}: {stored.get('message')}", 200)
 
 
-@command(app)
+@command(app, server=True)
 async def result(
     session: Session,
     run: RunArgument,

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from counterfoil.agent import Agent
 from counterfoil.core.approval import Approval
 from counterfoil.core.call import Caller
 from counterfoil.core.events import Event
@@ -26,8 +27,6 @@ __all__ = ["app"]
 
 app = typer.Typer()
 
-IDLE_SECONDS = 0.1
-"""How often `work --once` looks whether anything is left to do."""
 
 _AGENT = Annotated[
     str, typer.Argument(metavar="MODULE:AGENT", help="A variable of a module that is found from this folder.")
@@ -40,7 +39,7 @@ _INTERACTION = Annotated[
 ]
 
 
-@command(app, "run")
+@command(app, "run", server=True)
 async def run_(
     session: Session,
     agent: _AGENT,
@@ -60,13 +59,13 @@ async def run_(
     Asks on the terminal for approvals. Without a terminal it pauses (exit code 3) and says what to type next.
     """
     terminal = Terminal(session.out)
-    loaded = load_agent(agent)
+    loaded = _agent(session, agent)
     text = await _everything(terminal) if prompt == "-" else prompt
     if not text.strip():
         raise Stop(f"expected a prompt, got nothing{' on standard input' if prompt == '-' else ''}")
-    said = prompt_with(text, file)
-    async with session.writer([loaded]) as runtime:
-        run = await runtime.start(loaded, said, caller=_caller(session, user, role), interaction=interaction, key=key)
+    said, caller = prompt_with(session, text, file), _caller(session, user, role)
+    async with session.writer([loaded] if isinstance(loaded, Agent) else []) as runtime:
+        run = await runtime.start(loaded, said, caller=caller, interaction=interaction, key=key)
         if not session.json:
             session.out.note(f"run {run.id}", style="dim")
         with _ToldOnInterrupt(session, run.id, agent):
@@ -77,7 +76,7 @@ async def run_(
     return code
 
 
-@command(app)
+@command(app, server=True)
 async def chat(
     session: Session,
     agent: _AGENT,
@@ -92,11 +91,11 @@ async def chat(
     Ctrl-D or /exit ends it.
     """
     terminal = Terminal(session.out)
-    loaded = load_agent(agent)
+    loaded = _agent(session, agent)
     caller = _caller(session, user, role)
     code = Code.DONE
     question = "> " if terminal.attended else ""
-    async with session.writer([loaded]) as runtime:
+    async with session.writer([loaded] if isinstance(loaded, Agent) else []) as runtime:
         with session.out.array() if session.json else nullcontext() as add:
             while (text := await terminal.line(question)) is not None and text.strip() != "/exit":
                 if not text.strip():
@@ -116,7 +115,7 @@ async def chat(
     return code
 
 
-@command(app)
+@command(app, server=True)
 async def watch(session: Session, run: RunArgument) -> int:
     """Show a run's timeline live, until it ends.
 
@@ -125,18 +124,16 @@ async def watch(session: Session, run: RunArgument) -> int:
     """
     async with session.reader() as runtime:
         found = await find_run(session, runtime, run)
-        follower = Follower(session, runtime, found)
+        follower = Follower(session, runtime, found, to_end=True)
         with session.out.array() if session.json else nullcontext() as add:
-            while True:
-                if add is None:
-                    await follower.rows()
-                else:
-                    async for event in follower.events():
-                        add(event_json(event))
-                await found.refresh()
-                if found.status not in ("running", "paused") or session.out.broken:
-                    break
-                await asyncio.sleep(IDLE_SECONDS)
+            if add is None:
+                await follower.rows()
+            else:
+                async for event in follower.events():
+                    add(event_json(event))
+                    if session.out.broken:
+                        break
+        await found.refresh()
         await print_end(session, found, "MODULE:AGENT")
         return code_of_status(found.status)
 
@@ -167,7 +164,14 @@ def _value(value: object) -> JsonValue:
     return normal(value)
 
 
+def _agent(session: Session, spec: str) -> Agent | str:
+    """The agent that is meant; at a server, its name."""
+    return load_agent(spec) if session.server is None else spec.rpartition(":")[2]
+
+
 def _caller(session: Session, user: str | None, roles: list[str] | None) -> Caller:
+    if session.server is not None and (user or roles):
+        raise Stop("at a server a run works for the key's user; leave out --user and --role")
     return Caller(tenant=session.tenant, user=user or wiring.login(), roles=tuple(roles or ()))
 
 
@@ -190,6 +194,9 @@ class _ToldOnInterrupt:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         if isinstance(error, (asyncio.CancelledError, KeyboardInterrupt)):
             flags = self.session.store_flags()
+            if self.session.server is not None:
+                self.session.out.note(f"the run goes on: counterfoil cancel {self.run_id}{flags} ends it")
+                return
             module = self.spec.partition(":")[0]
             self.session.out.note(
                 f"run {self.run_id} is on record and unfinished: counterfoil work {module} --once{flags} "

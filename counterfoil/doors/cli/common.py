@@ -17,10 +17,12 @@ from counterfoil.agent import Agent
 from counterfoil.core.approval import Approval
 from counterfoil.core.errors import NotFound
 from counterfoil.core.media import Prompt, medium_of, prompt_of
+from counterfoil.core.row import Row
 from counterfoil.doors import wiring
 from counterfoil.doors.cli.config import COMMANDS, NOTHING, Filed, prefix, read_file
 from counterfoil.doors.cli.errors import Code, Stop, guarded
 from counterfoil.doors.cli.output import Out
+from counterfoil.doors.cli.remote import Remote
 from counterfoil.run import Run
 from counterfoil.runtime import Runtime
 
@@ -34,6 +36,10 @@ _TENANT = Annotated[
     str | None,
     typer.Option("--tenant", metavar="NAME", help="Whose records; default unless given.", show_default=False),
 ]
+_SERVER = typer.Option(
+    "--server", metavar="URL", help="A server of the HTTP API in place of a store.", show_default=False
+)
+_HIDDEN = typer.Option("--server", metavar="URL", hidden=True)
 _JSON = Annotated[bool, typer.Option("--json", help="Print JSON alone on standard output.")]
 _CONFIG = Annotated[
     str | None,
@@ -55,24 +61,31 @@ class Given:
 
     store: str | None = None
     tenant: str | None = None
+    server: str | None = None
     debug: bool = False
     filed: Filed = NOTHING
 
 
 def root_options(
-    ctx: typer.Context, store: _STORE = None, tenant: _TENANT = None, config: _CONFIG = None, *, debug: _DEBUG = False
+    ctx: typer.Context,
+    store: _STORE = None,
+    tenant: _TENANT = None,
+    server: Annotated[str | None, _SERVER] = None,
+    config: _CONFIG = None,
+    *,
+    debug: _DEBUG = False,
 ) -> None:
     """Accountable tool calls for AI agents: every call gets exactly one result, on record.
 
     RUN is a run's id, a unique beginning of it, or the word last. CALL is a call's id or a unique beginning;
     it may be left out where only one call waits. The store is --store URL, else COUNTERFOIL_STORE, else what
-    the file of settings says, else .counterfoil/counterfoil.db in this folder.
+    the file of settings says, else .counterfoil/counterfoil.db in this folder; --server URL, or COUNTERFOIL_URL,
+    asks a server in its place, with the key in COUNTERFOIL_KEY.
     """
-    ctx.obj = Given(store, tenant, debug)
 
     def configure() -> None:
         group = cast("TyperGroup", ctx.command)
-        ctx.obj = Given(store, tenant, debug, read_file(config, group))
+        ctx.obj = Given(store, tenant, server, debug, read_file(config, group))
         ctx.default_map = ctx.obj.filed.defaults(group)
 
     code = guarded(configure, debug=debug)
@@ -89,6 +102,10 @@ class Session:
     whose: wiring.Setting
     debug: bool = False
     filed: Filed = NOTHING
+    server: wiring.Setting | None = None
+    """What is asked in place of the store."""
+    absent: str | None = None
+    """Why no store is read that nobody named: a server is, and this command cannot ask one."""
 
     @property
     def json(self) -> bool:
@@ -107,13 +124,20 @@ class Session:
         Raises:
             NotFound: there is no such store.
         """
-        wiring.needs_store(self.store)
+        if self.absent is not None:
+            raise Stop(self.absent)
+        if self.server is None:
+            wiring.needs_store(self.store)
         async with self.writer(agents) as runtime:
             yield runtime
 
     @asynccontextmanager
     async def writer(self, agents: Sequence[Agent] = ()) -> AsyncIterator[Runtime]:
         """As `reader`, but a store that is not there is made."""
+        if self.server is not None:
+            async with Remote(self.server.value) as remote:
+                yield cast("Runtime", remote)  # it has of one what the commands with `server` ask for
+            return
         async with wiring.open_runtime(self.store) as runtime:
             # After the opening: a command for one run must not take up others and drop them at its end.
             for agent in agents:
@@ -122,6 +146,8 @@ class Session:
 
     def store_flags(self) -> str:
         """What a command that is typed next must repeat to mean the same store and tenant."""
+        if self.server is not None:
+            return f" --server {self.server.value}" if self.server.source == "--server" else ""
         given = []
         if self.store.source == "--store":
             given.append(f" --store {self.store.value}")
@@ -134,7 +160,12 @@ Body = Callable[..., "int | Awaitable[int | None] | None"]
 
 
 def command(
-    app: typer.Typer, name: str | None = None, *, data: bool = True, cls: type[TyperCommand] | None = None
+    app: typer.Typer,
+    name: str | None = None,
+    *,
+    data: bool = True,
+    server: bool = False,
+    cls: type[TyperCommand] | None = None,
 ) -> Callable[[Body], Body]:
     """Make a command of a function that takes the Session first, may be async, and gives an exit code.
 
@@ -142,6 +173,7 @@ def command(
         app: where the command belongs.
         name: the command's name; that of the function unless given.
         data: it prints data, so it takes ``--json``.
+        server: a server will do in place of a store.
         cls: a class of its own for how arguments are read.
     """
 
@@ -150,13 +182,22 @@ def command(
             given = ctx.find_root().obj or Given()
             debug = options.pop("debug") or given.debug
             store, tenant = options.pop("store") or given.store, options.pop("tenant") or given.tenant
+            asked = options.pop("server") or given.server
             as_json = bool(options.pop("as_json", False))
             out = Out(as_json=as_json)
 
             def work() -> int | None:
-                session = Session(
-                    out, wiring.store_setting(store, given.filed.store), _tenant(tenant, given), debug, given.filed
-                )
+                known = wiring.store_setting(store, given.filed.store)
+                there, absent = wiring.server_setting(asked, store), None
+                if there is not None and server and tenant:
+                    raise Stop("the tenant is that of the key in COUNTERFOIL_KEY; leave out --tenant")
+                if there is not None and not server:
+                    told = f"{ctx.info_name} needs the store itself, and {there.source} names a server; "
+                    told += "type it where the store is, with --store URL"
+                    if asked is not None:
+                        raise Stop(told)
+                    there, absent = None, told if known.source == "default" else None
+                session = Session(out, known, _tenant(tenant, given), debug, given.filed, there, absent)
                 # What agents and tools print must not mix with the data.
                 with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
                     answer = body(session, **options)
@@ -165,7 +206,7 @@ def command(
             raise typer.Exit(guarded(work, debug=debug))
 
         run.__name__, run.__doc__ = body.__name__, body.__doc__
-        run.__signature__ = _signature(body, data=data)  # type: ignore[attr-defined]  # Typer reads it
+        run.__signature__ = _signature(body, data=data, server=server)  # type: ignore[attr-defined]  # Typer reads it
         run.__annotations__ = {}
         known = name or body.__name__
         settings = {"auto_envvar_prefix": prefix(known)} if known in COMMANDS else None
@@ -185,10 +226,11 @@ def _tenant(option: str | None, given: Given) -> wiring.Setting:
     return given.filed.tenant or wiring.Setting("tenant", "default", "default")
 
 
-def _signature(body: Body, *, data: bool) -> inspect.Signature:
+def _signature(body: Body, *, data: bool, server: bool) -> inspect.Signature:
     keyword = inspect.Parameter.KEYWORD_ONLY
     own = list(inspect.signature(body).parameters.values())[1:]
     shared: list[tuple[str, Any, Any]] = [("store", _STORE, None), ("tenant", _TENANT, None)]
+    shared += [("server", Annotated[str | None, _SERVER if server else _HIDDEN], None)]
     shared += [("as_json", _JSON, False)] if data else []
     shared += [("debug", _DEBUG, False)]
     return inspect.Signature(
@@ -240,7 +282,7 @@ def _no_run(session: Session, text: str) -> Stop:
     return Stop(f"there is no run {text!r:.80}{whose}; `counterfoil runs` lists them", Code.NOT_FOUND)
 
 
-async def find_call(run: Run, text: str | None) -> str:
+async def find_call(session: Session, runtime: Runtime, run: Run, text: str | None) -> str:
     """The call that a person means: an id, a unique beginning, or nothing where only one call waits.
 
     Raises:
@@ -253,7 +295,8 @@ async def find_call(run: Run, text: str | None) -> str:
         if not waiting:
             raise Stop(f"no call of run {run.id} waits for a person; {_stands(run)}", Code.CONFLICT)
         raise Stop(f"{len(waiting)} calls of run {run.id} wait; name one of them: {_named(waiting)}")
-    calls = [call.call_id for call in run.calls]
+    rows: list[Row] = await runtime.timeline(run.id, tenant=session.tenant)
+    calls = [row.call_id for row in rows if row.kind == "call" and row.call_id is not None]
     calls += [a.call_id for a in waiting if a.run_id != run.id]  # of a run below it
     if text in calls:
         return text
@@ -285,8 +328,12 @@ FilesOption = Annotated[
 ]
 
 
-def prompt_with(text: str, files: Sequence[Path] | None) -> Prompt:
+def prompt_with(session: Session, text: str, files: Sequence[Path] | None) -> Prompt:
     """A text and the files that were named beside it. Raises Stop where one cannot be read, here or by a model."""
+    if session.server is not None:
+        if files:
+            raise Stop("a server takes text alone; leave out --file, or type it where the store is, with --store URL")
+        return text
     try:
         prompt = [text, *(medium_of(file.read_bytes(), file.name) for file in files or ())]
         prompt_of(prompt)

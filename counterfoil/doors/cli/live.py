@@ -17,6 +17,7 @@ from counterfoil.doors import wiring
 from counterfoil.doors.cli.common import Session
 from counterfoil.doors.cli.errors import Code, code_of_status
 from counterfoil.doors.cli.plain import block, line
+from counterfoil.doors.cli.remote import Remote
 from counterfoil.doors.cli.terminal import Terminal
 from counterfoil.doors.cli.view import approval_lines, counted, row_lines, status_text, without_answer
 from counterfoil.run import Run
@@ -37,6 +38,9 @@ _OPEN_STATES = ("judged", "started")
 @asynccontextmanager
 async def attended(runtime: Runtime, run: Run) -> AsyncIterator[None]:
     """While inside, decisions and cancels of other processes reach the run that is driven here."""
+    if isinstance(runtime, Remote):
+        yield
+        return
 
     async def look() -> None:
         seen: object = None
@@ -67,18 +71,21 @@ class Follower:
     """The newest entry that was shown."""
     terse: bool = False
     """Without what a person who types the messages knows: who began, what was said, how it ended."""
+    to_end: bool = False
+    """Over pauses."""
     printed: set[tuple[object, ...]] = field(default_factory=set)
 
     async def rows(self) -> None:
-        """Print until the run ends or pauses."""
+        """Print until the run ends; or pauses, unless ``to_end``."""
         async for event in self.events():
             await self._show(event)
             if self.session.out.broken:
                 return
 
     async def events(self) -> AsyncIterator[Event]:
-        """Its events since the last time, until it ends or pauses."""
-        async for event in self.runtime.events(self.run.id, after=self.after, tenant=self.run.tenant):
+        """Its events since the last time, until it ends or pauses, as of `rows`."""
+        run, after = self.run, self.after
+        async for event in self.runtime.events(run.id, after=after, to_end=self.to_end, tenant=run.tenant):
             self.after = max(self.after, event.entry)
             yield event
 
@@ -282,13 +289,13 @@ async def print_end(session: Session, run: Run, spec: str) -> None:
         waiting = await run.approvals()
         out.say(f"paused: {counted(len(waiting), 'call')} of run {run.id} waiting for a person")
         for approval in waiting:
-            call = f"{run.id} {approval.call_id}{flags}"
+            call, more = f"{run.id} {approval.call_id}", flags + (f" --with {spec}" if session.server is None else "")
             if approval.kind == "interrupted":
-                out.say(f"  counterfoil settle {call} --with {spec} --rerun")
+                out.say(f"  counterfoil settle {call}{more} --rerun")
             elif approval.kind == "question":
-                out.say(f"  counterfoil answer {call} TEXT --with {spec}")
+                out.say(f"  counterfoil answer {call} TEXT{more}")
             else:
-                out.say(f"  counterfoil approve {call} --with {spec}")
+                out.say(f"  counterfoil approve {call}{more}")
     else:
         why = f": {line(run.reason)}" if run.reason else ""
         out.say(f"{status_text(run.status, run.ended_by)}{why}")

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Final, cast
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -18,6 +18,7 @@ from counterfoil.core.turn import moment
 from counterfoil.core.wire import run_json
 from counterfoil.doors.cli.output import Out
 from counterfoil.doors.cli.plain import block, escaped, line
+from counterfoil.doors.cli.remote import RemoteRun
 from counterfoil.run import Run
 
 __all__ = [
@@ -72,6 +73,8 @@ _STATUS_STYLE: Final = {
 
 def of_run(run: Run) -> dict[str, JsonValue]:
     """The run as JSON, as every door writes it."""
+    if isinstance(run, RemoteRun):
+        return run.to_json()
     return run_json(run._fold.record, run.id, run.interaction_id)  # the fold is what a view is made of
 
 
@@ -227,7 +230,7 @@ def print_run(out: Out, run: Run) -> None:
     data = of_run(run)
     usage = run.usage
     tokens = f"{usage.input_tokens} tokens in, {usage.output_tokens} out"
-    spent = f"{counted(run.steps, 'step')}, {counted(len(run.calls), 'call')}, {tokens}"
+    spent = f"{counted(run.steps, 'step')}, {counted(cast('int', data['calls']), 'call')}, {tokens}"
     facts(
         out.console,
         [

@@ -88,21 +88,22 @@ async def go_on(
     return await _start(body, access, runtime, request, key, plain(interaction_id))
 
 
-@router.get("/v1/runs", response_model=shapes.Runs, responses=answers(ALWAYS, ASKED))
+@router.get("/v1/runs", response_model=shapes.Runs, responses=answers(OF_RUN, ASKED))
 async def list_runs(
     access: Reader,
     runtime: Held,
     status: Annotated[shapes.Status | None, Query()] = None,
     agent: Annotated[str | None, Query(max_length=200)] = None,
     interaction: Annotated[str | None, Query(max_length=200)] = None,
+    before: Annotated[str | None, Query(max_length=200, description="Older than this run.")] = None,
     cursor: Cursor = None,
     limit: Limit = PAGE,
 ) -> Response:
     """Runs, newest first."""
-    before = None if cursor is None else plain(place_of(cursor))
+    older = before and plain(before) if cursor is None else plain(place_of(cursor))
     found = await runtime.runs(
         tenant=access.tenant, status=status, agent=agent and plain(agent),
-        interaction=interaction and plain(interaction), limit=limit + 1, before=before,
+        interaction=interaction and plain(interaction), limit=limit + 1, before=older,
     )  # fmt: skip  # two rows
     items: list[JsonValue] = [
         {
