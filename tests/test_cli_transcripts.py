@@ -56,6 +56,14 @@ def test_messages_or_conversations_may_stand_in_lines() -> None:
     assert [row["agent"] for row in rows] == ["desk", "desk", "desk", "imported"]
 
 
+def test_a_mark_of_the_byte_order_before_the_text_is_no_part_of_it() -> None:
+    for name, value in (
+        ("talk.json", json.dumps(CHAT)),
+        ("talks.jsonl", lines({"messages": CHAT}, {"messages": CHAT})),
+    ):
+        assert type_("import", file("\ufeff" + value, name)).code == 0
+
+
 def test_repairs_are_told_and_stay_on_record() -> None:
     typed = type_("import", file([*CHAT[:4], STRAY, CHAT[5]]))
     assert typed.code == 0

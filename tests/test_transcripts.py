@@ -33,6 +33,7 @@ from counterfoil.adapters.models.shared.opaque import own_items
 from counterfoil.core.entries import TurnEntry
 from counterfoil.core.errors import DefinitionError, StoreError, UsageError
 from counterfoil.core.items import Reasoning
+from counterfoil.model import ModelCall
 from counterfoil.run import Fold, Run
 from counterfoil.store import Wanted
 from counterfoil.testing import ScriptedModel, call, say
@@ -173,6 +174,39 @@ def test_ids_that_repeat_from_turn_to_turn_are_the_providers_own_on_record() -> 
     assert len(set(ids)) == 2
 
 
+def test_steps_of_the_server_within_a_turn_are_left_out_and_said() -> None:
+    searched = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
+    clicked = {"type": "computer_call_output", "call_id": "k", "output": {}}
+    said = [{"role": "assistant", "content": text} for text in ("I look.", "Rain.", "Done.")]
+    transcript = read_messages([{"role": "user", "content": "?"}, said[0], searched, said[1], clicked, said[2]])
+    assert [item.turn.text for item in transcript.items[1:]] == ["I look.\n\nRain.", "Done."]
+    left = [(one.kind, one.place, one.removed) for one in transcript.repairs]
+    assert left == [("left-out", "input[2]", searched), ("left-out", "input[4]", clicked)]
+
+
+PATCH = "*** Begin Patch"
+CUSTOM = {
+    "openai": [
+        {"role": "assistant", "tool_calls": [{"id": "c", "type": "custom", "custom": {"name": "p", "input": PATCH}}]},
+        {"role": "tool", "tool_call_id": "c", "content": "Patched."},
+    ],
+    "openai-responses": [
+        {"type": "custom_tool_call", "call_id": "c", "name": "p", "input": PATCH},
+        {"type": "custom_tool_call_output", "call_id": "c", "output": "Patched."},
+    ],
+}
+
+
+@pytest.mark.parametrize("form", CUSTOM)
+def test_a_call_of_a_tool_that_takes_any_text_is_a_call(form: str) -> None:
+    run = brought(CUSTOM[form], form)
+    assert run.imported["repairs"] == []
+    (call,) = run.calls
+    assert (call.tool_name, call.raw_input, run.results[0].output) == ("p", PATCH, "Patched.")
+    (again,) = read_messages(export_messages(run, form), form).items[:1]
+    assert again.turn.calls == (ModelCall("c", "p", PATCH),)
+
+
 def test_what_has_no_place_on_record_is_kept_beside_it_and_said() -> None:
     image = {"type": "image_url", "image_url": {"url": "https://example.org/dot.png"}}
     messages = [
@@ -295,11 +329,11 @@ def test_texts_and_calls_that_take_turns_keep_their_order_in_their_own_form() ->
         ([CHAT[1], {"role": "assistant", "tool_calls": [{"id": 7, "function": {"name": "x"}}]}], None,
          "messages[1].tool_calls[0].id: expected a text, got int"),
         ([{"role": "assistant", "tool_calls": [{"function": {}}]}], None, "tool_calls[0].name: expected a text, got n"),
-        ([{"role": "assistant", "tool_calls": [{"type": "custom"}]}], None, "type: expected function, got 'custom'"),
+        ([{"role": "assistant", "tool_calls": [{"type": "odd"}]}], None, "type: expected function or custom, got 'o"),
         ({"system": [], "messages": [{"role": "tool"}]}, None, "messages[0].role: expected user, assistant or system"),
         ([{"role": "assistant", "content": [{"type": "tool_use", "name": "x", "input": []}]}], None,
          "messages[0].content[0].input: expected an object, got list"),
-        ([{"type": "reasoning"}, {"type": "web_search_call"}], None, "input[1].type: expected message, function_call"),
+        ([{"type": "reasoning"}, {"type": "note"}], None, "input[1].type: expected message, function_call"),
         ([{"type": "function_call", "name": "x", "arguments": 7}], None, "input[0].arguments: expected a text, got"),
         ([{"role": "tool", "tool_name": "x", "content": []}], None, "messages[0].content: expected a text, got list"),
         ([{"role": "assistant", "tool_calls": [{"id": "x"}]}], "counterfoil", "messages[0], call 1"),

@@ -21,7 +21,7 @@ def read_values(path: Path) -> list[tuple[JsonValue, str]]:
         DefinitionError: the file cannot be read, or is no JSON.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # programs on Windows write a mark before the text
     except (OSError, ValueError) as error:
         raise DefinitionError(f"cannot read {path}: {error}") from error
     try:

@@ -74,7 +74,8 @@ def look(messages: Sequence[JsonValue]) -> str:
     for message in messages:
         if not isinstance(message, dict):
             continue
-        if message.get("type") in ("function_call", "function_call_output", "reasoning"):
+        kind = message.get("type")
+        if kind == "reasoning" or (isinstance(kind, str) and openai.STEPS.fullmatch(kind)):
             return "openai-responses"
         if "tool_name" in message or "error" in message:
             return "counterfoil"

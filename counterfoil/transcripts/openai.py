@@ -37,8 +37,14 @@ _SAID: Final = _CHAT | {"tool_calls", "function_call", "refusal", "reasoning_con
 """Of an assistant; servers that show a model's reasoning do it under one of the last two."""
 _TOOL: Final = _CHAT | {"name", "tool_call_id"}
 _ITEM: Final = frozenset({
-    "type", "role", "content", "id", "status", "call_id", "name", "arguments", "output", "phase",
+    "type", "role", "content", "id", "status", "call_id", "name", "arguments", "input", "output", "phase",
 })  # fmt: skip  # rows of names
+_OWN: Final = ("function_call", "custom_tool_call", "reasoning")
+"""Items of the model's turn, beside its messages."""
+_ITEMS: Final = ("message", "function_call", "custom_tool_call", "function_call_output", "custom_tool_call_output")
+"""Types whose fields we know; a reasoning item is kept as it is."""
+STEPS: Final = re.compile(r"[a-z_]+_call(_output)?|mcp_[a-z_]+|item_reference|compaction")
+"""Types of items with which a server tells of its own tools and of its own state."""
 _SOUNDS: Final = {"audio/wav": "wav", "audio/mp3": "mp3", "audio/mpeg": "mp3"}
 _DATA: Final = re.compile(r"data:([^;,]+);base64,(.*)", re.DOTALL)
 
@@ -85,9 +91,10 @@ def _turn(read: Reading, message: dict[str, JsonValue], place: str) -> ModelTurn
     for number, value in enumerate(array(message.get("tool_calls"), f"{place}.tool_calls")):
         at = f"{place}.tool_calls[{number}]"
         call = obj(value, at)
-        if call.get("type", "function") != "function":
-            raise wrong(f"{at}.type", "function", call["type"])
-        calls.append(_call(obj(call.get("function"), f"{at}.function"), call.get("id"), at))
+        kind = call.get("type", "function")
+        if kind not in ("function", "custom"):
+            raise wrong(f"{at}.type", "function or custom", kind)
+        calls.append(_call(obj(call.get(str(kind)), f"{at}.{kind}"), call.get("id"), at))
     if message.get("function_call") is not None:
         calls.append(_call(obj(message["function_call"], f"{place}.function_call"), None, f"{place}.function_call"))
     stop: StopReason = "refusal" if refusal else "calls" if calls else "end"
@@ -95,7 +102,7 @@ def _turn(read: Reading, message: dict[str, JsonValue], place: str) -> ModelTurn
 
 
 def _call(function: dict[str, JsonValue], call_id: JsonValue, place: str) -> ModelCall:
-    raw = function.get("arguments")
+    raw = function.get("arguments", function.get("input"))  # a custom tool takes text of any form
     raw = dumps(raw).decode() if isinstance(raw, dict) else text("" if raw is None else raw, f"{place}.arguments")
     return ModelCall(id_of(call_id, f"{place}.id"), text(function.get("name"), f"{place}.name"), raw)
 
@@ -227,11 +234,11 @@ def read_responses(items: list[JsonValue]) -> Reading:
         place = f"input[{number}]"
         item = obj(value, place)
         kind, role = item.get("type", "message"), item.get("role")
-        if kind != "reasoning":
+        if kind in _ITEMS:
             read.rest(place, item, _ITEM)
-        if (kind == "message" and role == "assistant") or kind in ("function_call", "reasoning"):
+        if (kind == "message" and role == "assistant") or kind in _OWN:
             began = began if own else place
-        else:
+        elif kind in _ITEMS or str(kind).endswith("_output"):  # else a step of the server within the turn
             close()
         match kind:
             case "message" if role == "assistant":
@@ -242,15 +249,17 @@ def read_responses(items: list[JsonValue]) -> Reading:
                 read.tell([(place, block) for block in blocks], "user" if role == "user" else "system")
             case "message":
                 raise wrong(f"{place}.role", "user, system, developer or assistant", role)
-            case "function_call":
+            case "function_call" | "custom_tool_call":
                 call = _call(item, item.get("call_id"), place)
                 own.append(("call", {"id": call.id, "name": call.name, "arguments": call.arguments}))
             case "reasoning":
                 own.append(("opaque", item))
-            case "function_call_output":
+            case "function_call_output" | "custom_tool_call_output":
                 content = tuple(_blocks(read, item.get("output"), f"{place}.output"))
                 call_id = id_of(item.get("call_id"), f"{place}.call_id")
                 read.items.append(Answered(call_id, content or plain(""), None, None, place))
+            case str() if STEPS.fullmatch(kind):
+                read.leave(place, f"an item of type {kind}", item)
             case _:
                 raise wrong(f"{place}.type", "message, function_call, function_call_output or reasoning", kind)
     close()

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from counterfoil.adapters.models.anthropic.request import BETWEEN, WIRE
+from counterfoil.adapters.models.shared.counts import count
 from counterfoil.adapters.models.shared.opaque import tagged
 from counterfoil.adapters.models.shared.pieces import Joined
 from counterfoil.core.errors import ModelError
@@ -222,14 +223,12 @@ class Answer:
         """What the turn has cost. The API counts what came from a cache, or went into it, beside the other input."""
         read, written = self._count("cache_read_input_tokens"), self._count("cache_creation_input_tokens")
         details = self._usage.get("output_tokens_details")
-        thought = details.get("thinking_tokens") if isinstance(details, dict) else 0
         return Usage(
             self._count("input_tokens") + read + written,
             self._count("output_tokens"),
             read,
-            reasoning_tokens=thought if isinstance(thought, int) else 0,
+            reasoning_tokens=count(details.get("thinking_tokens")) if isinstance(details, dict) else 0,
         )
 
     def _count(self, name: str) -> int:
-        given = self._usage.get(name)
-        return int(given) if isinstance(given, (int, float)) else 0
+        return count(self._usage.get(name))

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from counterfoil.adapters.models.google.request import WIRE
+from counterfoil.adapters.models.shared.counts import count
 from counterfoil.adapters.models.shared.opaque import tagged
 from counterfoil.adapters.models.shared.pieces import Joined
 from counterfoil.core.errors import ModelError
@@ -149,14 +150,10 @@ def _usage(given: object) -> Usage:
     """Tokens of thoughts are beside those of the answer, and tokens of a cache within those of the prompt."""
     if not isinstance(given, dict):
         return NO_USAGE
-    thoughts = _count(given.get("thoughtsTokenCount"))
+    thoughts = count(given.get("thoughtsTokenCount"))
     return Usage(
-        _count(given.get("promptTokenCount")) + _count(given.get("toolUsePromptTokenCount")),
-        _count(given.get("candidatesTokenCount")) + thoughts,
-        _count(given.get("cachedContentTokenCount")),
+        count(given.get("promptTokenCount")) + count(given.get("toolUsePromptTokenCount")),
+        count(given.get("candidatesTokenCount")) + thoughts,
+        count(given.get("cachedContentTokenCount")),
         reasoning_tokens=thoughts,
     )
-
-
-def _count(given: object) -> int:
-    return int(given) if isinstance(given, (int, float)) else 0

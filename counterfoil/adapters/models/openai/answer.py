@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from counterfoil.adapters.models.openai.request import BETWEEN, WIRE
+from counterfoil.adapters.models.shared.counts import count
 from counterfoil.adapters.models.shared.opaque import tagged
 from counterfoil.adapters.models.shared.pieces import Joined
 from counterfoil.core.errors import ModelError
@@ -84,8 +85,7 @@ class Answer:
             yield TextDelta(text)
 
     def _end(self, response: dict[str, Any]) -> None:
-        self._response = response
-        self.finish = response.get("status") or "completed"
+        self.finish, self._response = response.get("status") or "completed", response
         if self.finish in ("failed", "cancelled"):
             self.failed = response.get("error") or {"message": f"the response is {self.finish}"}
 
@@ -178,12 +178,8 @@ def _usage(given: object) -> Usage:
         return NO_USAGE
     read, written = given.get("input_tokens_details"), given.get("output_tokens_details")
     return Usage(
-        _count(given.get("input_tokens")),
-        _count(given.get("output_tokens")),
-        _count(read.get("cached_tokens")) if isinstance(read, dict) else 0,
-        reasoning_tokens=_count(written.get("reasoning_tokens")) if isinstance(written, dict) else 0,
+        count(given.get("input_tokens")),
+        count(given.get("output_tokens")),
+        count(read.get("cached_tokens")) if isinstance(read, dict) else 0,
+        reasoning_tokens=count(written.get("reasoning_tokens")) if isinstance(written, dict) else 0,
     )
-
-
-def _count(given: object) -> int:
-    return int(given) if isinstance(given, (int, float)) else 0

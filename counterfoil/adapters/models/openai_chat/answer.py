@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from counterfoil.adapters.models.shared.counts import amount, count
 from counterfoil.adapters.models.shared.pieces import Joined
 from counterfoil.core.errors import ModelError
 from counterfoil.core.jsontext import clean_text, dumps
@@ -157,15 +158,10 @@ class Answer:
 
 def _usage(given: dict[str, Any]) -> Usage:
     read, written = given.get("prompt_tokens_details"), given.get("completion_tokens_details")
-    cost = given.get("cost")
     return Usage(
-        _count(given.get("prompt_tokens")),
-        _count(given.get("completion_tokens")),
-        _count(read.get("cached_tokens")) if isinstance(read, dict) else 0,
-        float(cost) if isinstance(cost, (int, float)) else 0.0,
-        _count(written.get("reasoning_tokens")) if isinstance(written, dict) else 0,
+        count(given.get("prompt_tokens")),
+        count(given.get("completion_tokens")),
+        count(read.get("cached_tokens")) if isinstance(read, dict) else 0,
+        float(amount(given.get("cost"))),
+        count(written.get("reasoning_tokens")) if isinstance(written, dict) else 0,
     )
-
-
-def _count(given: object) -> int:
-    return int(given) if isinstance(given, (int, float)) else 0

@@ -43,6 +43,10 @@ class _SilentError(Exception):
     """No piece came in time."""
 
 
+_UNREADABLE: Final = (ValueError, TypeError, AttributeError, LookupError)
+"""What a piece raises that has not the form of its wire, beside the SDK's own errors."""
+
+
 class SdkModel(ABC):
     """A model behind the wire of a provider's SDK. It keeps nothing between requests but connections.
 
@@ -156,16 +160,21 @@ class SdkModel(ABC):
 
         What an answer has cost that breaks off, or that nobody waits for any more, is told to the request.
         """
+        failure: ModelError | None = None
         try:
             async with aclosing(self.events(client, build, answer)) as events:
                 async for event in events:
                     yield event
             turn = finish()
-        except BaseException:
+        except BaseException as error:
             spent = answer.spent()
             if spent.tokens:
                 request.discard(self.model, spent)
-            raise
+            if not isinstance(error, _UNREADABLE):
+                raise
+            failure = self.failure_of(error, client)
+        if failure is not None:
+            raise failure
         yield turn
 
     async def events(
@@ -192,8 +201,7 @@ class SdkModel(ABC):
                     for event in answer.add(piece):
                         yield event
         except Exception as error:
-            # Beside the SDK's own: what a piece raises that has no such form.
-            if not isinstance(error, (_SilentError, self.failures, ValueError, TypeError, AttributeError, LookupError)):
+            if not isinstance(error, (_SilentError, self.failures, *_UNREADABLE)):
                 raise
             # What is lost after the end of the turn is its usage at most.
             if not answer.finish:
