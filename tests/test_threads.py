@@ -8,13 +8,13 @@ import pytest
 
 from counterfoil import Caller, NotFound, Runtime
 from counterfoil.core.call_entries import ResultEntry
-from counterfoil.core.entries import CallRecord, TurnEntry
+from counterfoil.core.entries import CallRecord, PausedEntry, TurnEntry
 from counterfoil.core.items import Message, Note, Reasoning, ToolCallPart, ToolResultPart
 from counterfoil.core.parts import items_of
 from counterfoil.core.result import ToolResult
 from counterfoil.core.threads import View, family, view_of
 from counterfoil.core.timeline import rows, summary
-from counterfoil.core.turn import author
+from counterfoil.core.turn import Usage, author
 from counterfoil.core.wire import context_items, run_json, timeline_items
 from counterfoil.model import ModelTurn, ReasoningDelta
 from counterfoil.testing import say
@@ -83,6 +83,7 @@ def test_each_thread_is_read_alone_and_whole() -> None:
         PRIVATE: ["Message: Dig.", "Message: Found gold."],
         OTHER: ["Message: Heat.", "ToolCall: heat", "ToolResult: what the model reads"],
     }  # fmt: skip  # a thread a row, or more
+    assert said(context_items(record, "run-3", thread=PRIVATE)) == found[PRIVATE]
     every = context_items(record, "run-1")
     assert sorted(said(every)) == sorted(line for one in found.values() for line in one)
     assert {i["threadId"] for i in every} == set(found)
@@ -154,6 +155,26 @@ def test_a_timeline_is_of_the_run_or_of_one_thread() -> None:
     assert [row.text for row in rows(record, "run-2")] == [*working[:5], "Dig.", "Found gold.", working[5]]
     assert [row.text for row in rows(record, "run-1", PRIVATE)] == ["Dig.", "Found gold."]
     assert "Gold is deep." not in str(rows(record, "run-2"))
+
+
+@law("9.spending")
+def test_the_time_that_a_run_waits_for_others_is_theirs_and_counts_for_it() -> None:
+    book = Book()
+    book.begin("chief")
+    book.turn(("dispatch", "{}"))
+    book.start(0, child="run-2")
+    book.put(PausedEntry(run_id="run-1", at=book.at, children=True))
+    run = book.record.runs["run-1"]
+    assert (run.status, run.left, run.seconds) == ("running", True, 3.0)
+    book.on("run-2", DISPATCH).begin("miner", parent="run-1", call=(0, 0))
+    book.turn(text="Dug.", usage=Usage(7, 0))
+    book.end(answer="Dug.")
+    book.on("run-1").queue()
+    assert (run.seconds, run.usage.tokens) == (5.0, 127)
+    assert book.record.runs["run-2"].seconds == 2.0
+    book.resume()
+    book.result(0)
+    assert (run.left, run.seconds) == (False, 6.0)
 
 
 @law("9.threads")
