@@ -21,7 +21,7 @@ from counterfoil.core.entries import (
 from counterfoil.core.errors import DefinitionError, Fenced, ModelError, StoreError
 from counterfoil.core.jsontext import JsonValue, clean_text
 from counterfoil.core.record import CallState, Record
-from counterfoil.core.states import STATUS_OF, ending_call, limit_reached, next_expiry, pause_of, unanimous
+from counterfoil.core.states import STATUS_OF, ending_call, limit_reached, next_expiry, pause_of, to_deliver, unanimous
 from counterfoil.core.threads import view_of
 from counterfoil.core.turn import moment
 from counterfoil.eager import Starter
@@ -303,8 +303,7 @@ class Drive(Asking):
     async def _ask(self) -> str | None:
         """Deliver what waits, ask the model and put its turn on record; the run's status where that ended it."""
         run = self.run
-        if self.record.queued:
-            messages = [self.record.queued[n] for n in sorted(self.record.queued)]
+        if self.record.queued and (messages := to_deliver(self.record, run)):
             await self.write([
                 MessageEntry(**self._head(), text=m.text, blocks=m.blocks, author_name=m.author_name, queued=m.entry)
                 for m in messages
@@ -388,7 +387,7 @@ class Drive(Asking):
             await self.write([entry, message])
             return None
         while True:
-            if self.run.cancel is not None or self.record.queued:
+            if self.run.cancel is not None or to_deliver(self.record, self.run):
                 await self.write([entry])
                 return None
             try:

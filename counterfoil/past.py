@@ -89,9 +89,10 @@ class Script:
         """Messages that came from outside, by the step of whose turn they are there; -1: from the start."""
         step, place, begun = -1, {}, False
         waits: dict[int, QueuedEntry] = {}
+        here = {e.queued for e in entries if isinstance(e, MessageEntry) and e.run_id == run_id}
         for entry in entries:
             begun = begun or entry.run_id == run_id
-            if isinstance(entry, QueuedEntry) and begun:
+            if isinstance(entry, QueuedEntry) and begun and (entry.run_id == run_id or entry.entry in here):
                 waits[entry.entry] = entry
                 place[entry.entry] = step
             elif entry.run_id != run_id:

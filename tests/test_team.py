@@ -690,3 +690,27 @@ def test_each_run_of_a_team_can_be_replayed_as_it_was() -> None:
                 assert all(step.broken is None for step in alone.steps)
 
     go(main())
+
+
+@law("9.sees", "5.queued-message")
+def test_a_message_to_a_run_is_delivered_to_that_run_alone() -> None:
+    gate = Gate()
+    miner = agent([call("work", at="m", id="w"), say("mined")], gate.tool(), name="miner")
+    chief = team(miner)
+
+    async def main() -> None:
+        async with Runtime(agents=[chief]) as runtime:
+            run = await runtime.start(chief, "Go.")
+            await gate.began("m")
+            assert await run.send("Hurry, chief.")
+            assert await runtime.send(child_of(run).run_id, "Deeper, miner.")
+            gate.open("m")
+            await run.wait()
+            assert [m["content"] for m in requests(miner)[-1]][-1] == "Deeper, miner."
+            assert "chief" not in str(requests(miner)[-1])
+            assert [m["content"] for m in requests(chief)[-1]] == ["Go.", None, "mined", "Hurry, chief."]
+            for row in await runtime.runs():
+                again = await runtime.replay(row.run_id)
+                assert again.ok, again.differences
+
+    go(main())

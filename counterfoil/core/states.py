@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
+from counterfoil.core.entries import QueuedEntry
 from counterfoil.core.limits import Limits
 from counterfoil.core.outcome import Skipped, Succeeded
-from counterfoil.core.record import CallState, RunState
+from counterfoil.core.record import CallState, Record, RunState
 from counterfoil.core.turn import micros
 
 OPEN = frozenset({"running", "paused"})
@@ -95,6 +96,14 @@ def waits_for_people(run: RunState, runs: Mapping[str, RunState], now: datetime)
         if not call.pending or (expires is not None and expires <= now):
             return False
     return True
+
+
+def to_deliver(record: Record, run: RunState) -> list[QueuedEntry]:
+    """Messages that a run delivers: its own and, of a root run, those that came too late for runs that have ended."""
+    of = [record.queued[number] for number in sorted(record.queued)]
+    return [
+        m for m in of if m.run_id == run.run_id or (run.parent is None and record.runs[m.run_id].status not in OPEN)
+    ]
 
 
 def pause_of(run: RunState, runs: Mapping[str, RunState], now: datetime) -> tuple[bool, int | None]:
