@@ -40,6 +40,7 @@ def test_a_server_logs_traces_and_posts_what_it_does_as_its_environment_says(typ
         httpx2.post(f"{address}/v1/runs", json={"agent": "waiting", "prompt": "Go"})
         until((tmp_path / "go.began").exists, process)
         process.send_signal(signal.SIGTERM)
+        until(lambda: httpx2.get(f"{address}/readyz").status_code == 503, process)
         (tmp_path / "go").touch()
         code, out, err = done(process)
     assert (code, err.splitlines()[-1]) == (0, "stopped")
