@@ -94,6 +94,8 @@ def scenario(client: Client) -> dict:
             "items": client.items(begun.id),
             "list": list(client.runs(status="completed")),
             "errors": list(client.errors(begun.id)),
+            "groups": client.error_groups(tool="broken"),
+            "trace": [client.trace(begun.id), client.trace(begun.id, all=True)],
             "sequence": (number := ended_sequence(client, begun.id)),
             "result": client.tool_result(begun.id, number, offset=4, limit=3),
             "agents": client.agents(),
@@ -123,6 +125,8 @@ def test_a_program_without_asyncio_gets_what_the_runtime_gives():
             assert [(r.id, r.ended_at) for r in got["list"]] == [(run.id, None)]
             assert [r.to_json() for r in got["errors"]] == [r.to_json() for r in await run.errors()]
             assert got["result"] == await runtime.tool_result(run.id, got["sequence"], offset=4, limit=3)
+            assert got["groups"] == await runtime.error_groups(tool="broken")
+            assert [[len(s["request"]["messages"]) for s in steps] for steps in got["trace"]] == [[1, 3, 2], [1, 4, 6]]
             assert [a.name for a in got["agents"]] == ["desk"]
             assert [(t.agent, t.name, t.needs_approval) for t in got["tools"]] == [
                 ("desk", "broken", False), ("desk", "fine", False), ("desk", "pay", True),

@@ -12,13 +12,23 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 from counterfoil.client.following import follow
-from counterfoil.client.values import AgentInfo, InteractionInfo, RunInfo, ToolInfo, camel, made, report_of, run_info
+from counterfoil.client.values import (
+    AgentInfo,
+    InteractionInfo,
+    RunInfo,
+    ToolInfo,
+    camel,
+    group_of,
+    made,
+    report_of,
+    run_info,
+)
 from counterfoil.client.wire import Calm, Way, Wire, part, pause
 from counterfoil.core.approval import Approval
 from counterfoil.core.errors import NotFound, UsageError
 from counterfoil.core.events import Event
 from counterfoil.core.jsontext import JsonValue
-from counterfoil.core.report import ToolErrorReport
+from counterfoil.core.report import ReportGroup, ToolErrorReport
 from counterfoil.core.result import ToolResult
 from counterfoil.core.row import Row
 from counterfoil.core.turn import AuthorType, micros
@@ -311,6 +321,16 @@ class AsyncClient:
         found = await self._wire.json("POST", f"{_run(run_id)}/messages", body={"text": text})
         return bool(found["delivered"])
 
+    async def trace(self, run_id: str, *, all: bool = False) -> list[dict[str, JsonValue]]:
+        """What the model was asked in each step, and what it answered, as the API has it. Raises NotFound.
+
+        Args:
+            run_id: the run.
+            all: every message of each request, also those read before.
+        """
+        found = await self._wire.json("GET", f"{_run(run_id)}/trace", params={"all": "true" if all else None})
+        return cast("list[dict[str, JsonValue]]", found["items"])
+
     # results and reports
 
     async def tool_result(self, run_id: str, sequence: int, *, offset: int = 0, limit: int | None = None) -> KeptRange:
@@ -391,6 +411,13 @@ class AsyncClient:
         where = {"tool": tool, "code": code, "since": since and since.isoformat()}
         async for item in self._pages("/v1/errors" if run_id is None else f"{_run(run_id)}/errors", where, limit):
             yield report_of(item)
+
+    async def error_groups(
+        self, *, tool: str | None = None, code: int | None = None, since: datetime | None = None, limit: int = 100
+    ) -> list[ReportGroup]:
+        """What `errors` gives of all runs, counted by tool and code, what was seen last first."""
+        where = {"tool": tool, "code": code, "since": since and since.isoformat(), "limit": limit}
+        return [group_of(item) for item in (await self._wire.json("GET", "/v1/errors/groups", params=where))["items"]]
 
     # the server
 

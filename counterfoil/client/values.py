@@ -15,7 +15,7 @@ from counterfoil.core.approval import Decision
 from counterfoil.core.events import CallEnded, Decided, Event, TurnRecorded
 from counterfoil.core.items import ToolResultPart
 from counterfoil.core.jsontext import JsonValue, dumps
-from counterfoil.core.report import ToolErrorReport, report_from_json
+from counterfoil.core.report import ReportGroup, ToolErrorReport, report_from_json
 from counterfoil.core.result import ToolResult
 from counterfoil.core.turn import NO_USAGE, Author, Usage, micros
 from counterfoil.core.words import REJECTION_FALLBACK
@@ -145,6 +145,12 @@ def run_info(data: Fields) -> RunInfo:
 def report_of(data: Fields) -> ToolErrorReport:
     """An error report."""
     return report_from_json({**data, "at": micros(datetime.fromisoformat(data["at"]))})
+
+
+def group_of(data: Fields) -> ReportGroup:
+    """Error reports of one tool with one code."""
+    first, last = (micros(datetime.fromisoformat(data[name])) for name in ("firstAt", "lastAt"))
+    return ReportGroup(data["toolName"], data["code"], data["count"], first, last)
 
 
 _EVENTS: Final = {name: kind for name, kind in vars(events).items() if isinstance(kind, type)}

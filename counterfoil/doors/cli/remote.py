@@ -9,9 +9,10 @@ from counterfoil.client.values import RunInfo
 from counterfoil.core.approval import Approval
 from counterfoil.core.events import Event
 from counterfoil.core.jsontext import JsonValue
-from counterfoil.core.report import ToolErrorReport
+from counterfoil.core.report import ReportGroup, ToolErrorReport
 from counterfoil.core.row import Row
 from counterfoil.core.turn import micros
+from counterfoil.doors.cli.errors import Stop
 
 __all__ = ["Remote", "RemoteRun"]
 
@@ -128,6 +129,11 @@ class Remote:
 
     async def errors(self, run_id: str | None, *, tenant: str = "", **where: Any) -> list[ToolErrorReport]:
         return [one async for one in self.client.errors(run_id, **where)]
+
+    async def error_groups(self, run_id: str | None, *, tenant: str = "", **where: Any) -> list[ReportGroup]:
+        if run_id is not None:
+            raise Stop("a server counts the reports of all runs; leave out RUN, or --group")
+        return await self.client.error_groups(**where)
 
     async def tool_result(self, run_id: str, sequence: int, *, tenant: str = "", **piece: Any) -> Any:
         return await self.client.tool_result(run_id, sequence, **piece)
