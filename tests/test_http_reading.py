@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from counterfoil import Caller, Runtime, ToolError, tool
-from counterfoil.core.wire import date_json
+from counterfoil.core.turn import date_json
 from counterfoil.doors.http.results import byte_range
 from counterfoil.testing import call, say
 from tests.helpers import Gate, agent, both, broken, counted, fine, go

@@ -148,7 +148,7 @@ def test_one_row_tells_all_of_a_call() -> None:
     book.result(0, ToolResult.text("ok").with_details({"payment": 7}))
     (row,) = of_kind("call", book)
     assert row.to_json() == {
-        "at": "2026-10-26T12:00:01+00:00",
+        "at": "2026-10-26T12:00:01.0000000Z",
         "kind": "call",
         "threadId": None,
         "author": {"id": row.author.id, "name": "support", "type": "Agent"},
@@ -164,12 +164,12 @@ def test_one_row_tells_all_of_a_call() -> None:
             "id": "approval-2",
             "decision": "approve",
             "by": "grace",
-            "at": "2026-10-26T12:00:03+00:00",
+            "at": "2026-10-26T12:00:03.0000000Z",
             "reason": "half",
         },
         "attempt": 1,
-        "startedAt": "2026-10-26T12:00:04+00:00",
-        "endedAt": "2026-10-26T12:00:05+00:00",
+        "startedAt": "2026-10-26T12:00:04.0000000Z",
+        "endedAt": "2026-10-26T12:00:05.0000000Z",
         "durationMs": 12.0,
         "size": 2,
         "kept": False,

@@ -10,7 +10,7 @@ from counterfoil.core.content import Block
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.outcome import Cancelled, Denied, Failed, Rejected, Skipped, ToolFailure
 from counterfoil.core.result import ToolResult
-from counterfoil.core.turn import Author
+from counterfoil.core.turn import Author, date_json
 
 CallStateName: TypeAlias = Literal["judged", "waiting", "started", "interrupted", "settled"]
 """The life of a call; the table of its moves is in `states`."""
@@ -124,7 +124,7 @@ class ToolCallPart:
                 "id": a.id,
                 "decision": a.decision,
                 "by": a.by,
-                "at": a.at.isoformat() if a.at else None,
+                "at": date_json(a.at) if a.at else None,
                 "reason": a.reason,
             }
         return out
@@ -246,7 +246,7 @@ class ToolResultPart:
         if self.tool_result_id is not None:
             out["toolResultId"] = self.tool_result_id
         if self.started_at is not None:
-            out["startedAt"] = self.started_at.isoformat()
+            out["startedAt"] = date_json(self.started_at)
             out["durationMs"] = self.duration_ms
             out["attempt"] = self.attempt
         return out

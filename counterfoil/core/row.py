@@ -10,7 +10,7 @@ from typing import cast
 from counterfoil.core.items import ApprovalMark
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.narrate import time_text
-from counterfoil.core.turn import Author, Usage
+from counterfoil.core.turn import Author, Usage, date_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def _camel(name: str) -> str:
 def _json(value: object) -> JsonValue:
     match value:
         case datetime():
-            return value.isoformat()
+            return date_json(value)
         case Author() | ApprovalMark() | Usage():
             return {_camel(f.name): _json(getattr(value, f.name)) for f in fields(value)}
         case tuple():

@@ -29,6 +29,11 @@ def micros(at: datetime) -> int:
     return (at - _EPOCH) // timedelta(microseconds=1)
 
 
+def date_json(date: datetime) -> str:
+    """A UTC time as ``2026-10-26T12:00:00.0000000Z``, seven decimals always (contract 1.4)."""
+    return f"{date:%Y-%m-%dT%H:%M:%S}.{date.microsecond:06d}0Z"
+
+
 @dataclass(frozen=True, slots=True)
 class Author:
     """Who wrote an item."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import datetime
 from typing import TypeAlias
 
 from counterfoil.core.entries import MessageEntry, NoteEntry, TurnEntry
@@ -13,15 +12,10 @@ from counterfoil.core.outcome import outcome_to_json
 from counterfoil.core.parts import Part, entry_parts, participant
 from counterfoil.core.record import Record, RunState
 from counterfoil.core.threads import Thread, family, lines
-from counterfoil.core.turn import Author, Usage, moment
+from counterfoil.core.turn import Author, Usage, date_json, moment
 
 Fields: TypeAlias = dict[str, JsonValue]
 Source: TypeAlias = "MessageEntry | NoteEntry | TurnEntry"
-
-
-def date_json(date: datetime) -> str:
-    """A UTC time as ``2026-10-26T12:00:00.0000000Z``, seven decimals always."""
-    return f"{date:%Y-%m-%dT%H:%M:%S}.{date.microsecond:06d}0Z"
 
 
 def author_json(who: Author) -> Fields:

@@ -19,8 +19,8 @@ from counterfoil.core.events import (
 )
 from counterfoil.core.jsontext import JsonValue, loads
 from counterfoil.core.report import ReportGroup, ToolErrorReport
-from counterfoil.core.turn import moment
-from counterfoil.core.wire import Fields, author_json, date_json, usage_json
+from counterfoil.core.turn import date_json, moment
+from counterfoil.core.wire import Fields, author_json, usage_json
 
 
 def approval_json(approval: Approval) -> Fields:

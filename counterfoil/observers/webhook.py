@@ -25,7 +25,7 @@ from counterfoil.core.errors import DefinitionError
 from counterfoil.core.jsontext import JsonValue, dumps
 from counterfoil.core.outcome import ErrorCode
 from counterfoil.core.report import ToolErrorReport, store_error
-from counterfoil.core.wire import date_json
+from counterfoil.core.turn import date_json
 from counterfoil.core.wire_live import report_json
 from counterfoil.hooks import Hooks
 

@@ -6,8 +6,7 @@ import typer
 
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.keys import SCOPES, ApiKey
-from counterfoil.core.turn import moment
-from counterfoil.core.wire import date_json
+from counterfoil.core.turn import date_json, moment
 from counterfoil.doors import http, wiring
 from counterfoil.doors.cli.ages import age
 from counterfoil.doors.cli.common import Session, command

@@ -11,7 +11,7 @@ from counterfoil.core.approval import Approval
 from counterfoil.core.errors import Conflict
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.result import ToolResult
-from counterfoil.core.wire import date_json
+from counterfoil.core.turn import date_json
 from counterfoil.doors import wiring
 from counterfoil.doors.cli.ages import ago
 from counterfoil.doors.cli.common import FilesOption, RunArgument, Session, command, find_call, find_run, prompt_with

@@ -7,8 +7,7 @@ import typer
 
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.report import ReportGroup, ToolErrorReport, store_error
-from counterfoil.core.turn import moment
-from counterfoil.core.wire import date_json
+from counterfoil.core.turn import date_json, moment
 from counterfoil.core.wire_live import group_json
 from counterfoil.doors.cli.ages import ago
 from counterfoil.doors.cli.common import RunArgument, Session, command, find_run

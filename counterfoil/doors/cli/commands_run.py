@@ -14,7 +14,7 @@ from counterfoil.core.call import Caller
 from counterfoil.core.events import Event
 from counterfoil.core.items import ToolResultPart
 from counterfoil.core.jsontext import JsonValue, normal
-from counterfoil.core.wire import date_json
+from counterfoil.core.turn import date_json
 from counterfoil.doors import wiring
 from counterfoil.doors.cli.common import FilesOption, RunArgument, Session, command, find_run, prompt_with
 from counterfoil.doors.cli.errors import Code, Stop, code_of_status

@@ -12,7 +12,7 @@ from counterfoil.core.errors import DecisionConflict, NotPending, UsageError
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.outcome import Failed, Succeeded
 from counterfoil.core.result import ToolResult
-from counterfoil.core.wire import date_json
+from counterfoil.core.turn import date_json
 from counterfoil.core.wire_live import approval_json
 from counterfoil.doors.http import bodies, shapes
 from counterfoil.doors.http.access import Access, Decider, Inbox, Starter

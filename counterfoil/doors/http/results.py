@@ -10,8 +10,8 @@ from fastapi.responses import Response
 from pydantic import AwareDatetime
 
 from counterfoil.core.jsontext import JsonValue
-from counterfoil.core.turn import micros, moment
-from counterfoil.core.wire import date_json, usage_json
+from counterfoil.core.turn import date_json, micros, moment
+from counterfoil.core.wire import usage_json
 from counterfoil.core.wire_live import report_json
 from counterfoil.doors.http import shapes
 from counterfoil.doors.http.access import Admin, Reader

@@ -11,8 +11,8 @@ from fastapi.responses import Response
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.limits import Limits
 from counterfoil.core.timeline import Row, rows
-from counterfoil.core.turn import moment, thread_kind
-from counterfoil.core.wire import context_items, date_json, run_json, timeline_items
+from counterfoil.core.turn import date_json, moment, thread_kind
+from counterfoil.core.wire import context_items, run_json, timeline_items
 from counterfoil.doors.http import bodies, shapes
 from counterfoil.doors.http.access import Access, Reader, Starter
 from counterfoil.doors.http.common import (
