@@ -286,6 +286,11 @@ def test_a_schema_in_the_dialect_says_in_words_what_it_cannot_say_else(schema: A
         {"allOf": [{"type": "null"}, {"type": "null"}]},
         {"anyOf": [{"type": "null"}], "properties": {"a": {"type": "null"}}},
         {"$ref": "#/$defs/a"},
+        {
+            "$ref": "#/$defs/a",
+            "$defs": {"a": {"type": "object", "properties": {"a": {"type": "null"}}}},
+            "properties": {"b": {"type": "null"}},
+        },
         {"$ref": "other.json"},
         {"$ref": "#/$defs/a", "$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}}}},
         {"type": "object", "properties": {f"p{n}": {"type": "null"} for n in range(25)}},

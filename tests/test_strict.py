@@ -7,6 +7,7 @@ from pydantic import BaseModel, TypeAdapter
 
 from counterfoil.adapters.models.shared.strict import Dialect
 from counterfoil.core.call import Offer
+from counterfoil.core.jsontext import dumps
 from counterfoil.model import ModelCall, ModelRequest, ModelTurn
 from counterfoil.testing.strict_dialect import dialect_fault
 from tests.marks import case
@@ -122,6 +123,28 @@ def test_the_schema_that_was_given_is_left_alone_and_written_once() -> None:
     before = repr(schema)
     assert STRICT.tool(schema) is STRICT.tool(schema)
     assert repr(schema) == before
+
+
+@pytest.mark.parametrize("dialect", [STRICT, Dialect(strict=False)])
+def test_what_no_provider_takes_at_the_top_of_a_tool_is_told_in_words(dialect: Dialect) -> None:
+    one, two = closed(kind={"const": "a"}, x=NUMBER), closed(kind={"const": "b"}, x=NUMBER)
+    given = {"type": "object", "properties": {"n": NUMBER}, "oneOf": [{"$ref": "#/$defs/one"}, two]}
+    out = dialect.tool({**given, "$defs": {"one": one}, "required": ["n"]})
+    told = dumps(given["oneOf"]).decode()
+    assert out.schema == {
+        "type": "object",
+        "description": f"(oneOf: {told})",
+        "properties": {"n": NUMBER, "kind": {"anyOf": [{"const": "a"}, {"const": "b"}]}, "x": NUMBER},
+        "$defs": {"one": one},
+        "required": ["n"],
+    }
+    assert not out.strict
+
+
+def test_branches_that_refer_to_each_other_in_circles_are_read_once() -> None:
+    circle = {"anyOf": [{"$ref": "#/$defs/a"}] * 9}
+    out = Dialect(strict=False).tool({"type": "object", **circle, "$defs": {"a": circle}})
+    assert out.schema["properties"] == {}
 
 
 @pytest.mark.parametrize(

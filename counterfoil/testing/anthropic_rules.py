@@ -80,6 +80,9 @@ def _fault_of_tools(body: dict[str, Any]) -> Fault | None:
             return Fault("tools: Tool names must be unique.")
         if not isinstance(schema, dict) or schema.get("type") != "object":
             return Fault(f"{here}.input_schema.type: Input should be 'object'")
+        if not schema.keys().isdisjoint(("oneOf", "allOf", "anyOf")):
+            said = "input_schema does not support oneOf, allOf, or anyOf at the top level"
+            return Fault(f"{here}.input_schema: {said}")
         if tool.get("strict") and (fault := _dialect_fault(schema, f"{here}.input_schema")) is not None:
             return fault
         names.add(name)

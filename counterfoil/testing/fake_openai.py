@@ -32,7 +32,7 @@ from counterfoil.testing.fake_server import (
     surrogate_fault,
 )
 from counterfoil.testing.sdk_types import sdk_fault
-from counterfoil.testing.strict_dialect import dialect_fault
+from counterfoil.testing.strict_dialect import NOT_ON_TOP, dialect_fault
 
 __all__ = [
     "Asked",
@@ -155,6 +155,8 @@ def _fault_of_tools(body: dict[str, Any]) -> Fault | None:
         schema = function.get("parameters", {"type": "object"})
         if schema.get("type") != "object":
             return Fault("the schema is of no object", f"tools[{place}].function.parameters")
+        if not schema.keys().isdisjoint(NOT_ON_TOP):
+            return Fault("oneOf, anyOf, allOf, enum or not at the top level", f"tools[{place}].function.parameters")
         if function.get("strict") and (fault := dialect_fault(schema, f"tools[{place}].function.parameters")):
             return fault
         names.add(name)

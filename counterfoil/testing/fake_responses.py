@@ -31,7 +31,7 @@ from counterfoil.testing.fake_server import (
     surrogate_fault,
 )
 from counterfoil.testing.sdk_types import sdk_fault
-from counterfoil.testing.strict_dialect import dialect_fault
+from counterfoil.testing.strict_dialect import NOT_ON_TOP, dialect_fault
 
 __all__ = ["Chunks", "FakeResponses", "Fault", "Play", "Refusal", "Whole", "rate_limit"]
 
@@ -81,6 +81,8 @@ def _fault_of_tools(body: dict[str, Any]) -> Fault | None:
             return Fault(f"the tool's name {name!r} is illegal or not the first", f"tools[{place}].name")
         if not isinstance(schema, dict) or schema.get("type") != "object":
             return Fault("the schema is of no object", f"tools[{place}].parameters")
+        if not schema.keys().isdisjoint(NOT_ON_TOP):
+            return Fault("oneOf, anyOf, allOf, enum or not at the top level", f"tools[{place}].parameters")
         if not isinstance(tool.get("strict"), bool):
             return Fault("strict is not said, and would be taken as true", f"tools[{place}].strict")
         if tool["strict"] and (fault := dialect_fault(schema, f"tools[{place}].parameters")) is not None:

@@ -194,12 +194,15 @@ class RunTests(ModelBench):
             {"type": "object", "properties": {}, "additionalProperties": False},
             lambda _: "done",
         )
+        text: dict[str, JsonValue] = {"type": "object", "properties": {"x": {"type": "string"}}, "required": ["x"]}
+        number: dict[str, JsonValue] = {"type": "object", "properties": {"y": {"type": "integer"}}, "required": ["y"]}
+        either = Tool("either", "One of two.", {"type": "object", "oneOf": [text, number]}, lambda _: "done")
         calls = [("c1", "nothing", ""), ("c2", "closed", '{"a":null,"b":3,"c":null,"d":{"next":null},"e":null,"f":0}')]
         async with serve(Play(calls=calls), Play("fine")) as at:
-            run = await Agent("desk", at.model, tools=[tool(free), open_, closed, empty]).run("Go")
+            run = await Agent("desk", at.model, tools=[tool(free), open_, closed, empty, either]).run("Go")
             assert at.server.faults == []
             offered = at.server.tools(at.last.body)
-        assert list(offered) == ["free", "open", "closed", "nothing"]
+        assert list(offered) == ["free", "open", "closed", "nothing", "either"]
         assert run.answer == "fine"
         assert run.results[0].error_code is None
         if self.is_strict(offered["closed"]):

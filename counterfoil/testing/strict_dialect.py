@@ -16,6 +16,10 @@ _FORMATS: Final = frozenset({
 })  # fmt: skip  # as above
 
 
+NOT_ON_TOP: Final = ("oneOf", "anyOf", "allOf", "enum", "not")
+"""What a tool's schema may not have at its top, strict or not (the API's own error says so)."""
+
+
 def dialect_fault(schema: Any, param: str) -> Fault | None:
     """The first thing in a schema that the dialect refuses; None where there is none."""
     if not isinstance(schema, dict) or schema.get("type") != "object" or "anyOf" in schema:

@@ -24,7 +24,7 @@ from counterfoil.adapters.models.anthropic.schema import MAX_OPTIONAL, MAX_TOOLS
 from counterfoil.adapters.models.shared.media import encoded, message_parts
 from counterfoil.adapters.models.shared.opaque import own_items
 from counterfoil.adapters.models.shared.replay import EMPTY, filled, is_blank, legal_name, replayed
-from counterfoil.adapters.models.shared.strict import WRAP
+from counterfoil.adapters.models.shared.strict import WRAP, rooted
 from counterfoil.core.call_entries import ResultEntry
 from counterfoil.core.content import Block, File, Image, block_text
 from counterfoil.core.entries import MessageEntry, TurnEntry
@@ -154,6 +154,8 @@ class _Strict:
 
     def of(self, schema: dict[str, Any]) -> tuple[dict[str, Any], bool]:
         """The schema as it goes out, and whether it is strict."""
+        if (plain := rooted(schema)) is not schema:
+            return plain, False
         said = in_dialect(schema) if self._left else None
         if said is None or self._optional + said.optional > MAX_OPTIONAL or self._unions + said.unions > MAX_UNIONS:
             return schema, False

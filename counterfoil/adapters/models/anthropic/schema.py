@@ -89,7 +89,7 @@ class _Writer:
 
     def _reference(self, schema: Schema) -> Schema:
         ref = schema["$ref"]
-        if not isinstance(ref, str) or not ref.startswith("#") or ref in self._open:
+        if not isinstance(ref, str) or not ref.startswith("#") or ref in self._open or "properties" in schema:
             raise _Unfit
         target: JsonValue = self.root
         for part in ref.removeprefix("#").split("/")[1:]:

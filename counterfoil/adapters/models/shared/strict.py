@@ -26,6 +26,7 @@ WRAP: Final = "answer"
 """The property that holds an answer that is no object."""
 
 MAX_DEPTH: Final = 10
+_TOP: Final = ("oneOf", "anyOf", "allOf", "enum", "not")
 MAX_PROPERTIES: Final = 5_000
 MAX_VALUES: Final = 1_000
 MAX_CHARS: Final = 120_000
@@ -128,7 +129,7 @@ class Dialect:
 
     def _written(self, schema: Schema, *, answer: bool) -> Written:
         if not self._on:
-            return Written(schema, strict=None, original=schema)
+            return Written(schema if answer else rooted(schema), strict=None, original=schema)
         key = id(schema), answer
         known = self._known.get(key)
         if known is None or known.original is not schema:
@@ -139,7 +140,8 @@ class Dialect:
 
 
 def _write(schema: Schema, *, answer: bool, strict: bool) -> Written:
-    root, wrapped = schema, False
+    root, wrapped = schema if answer else rooted(schema), False
+    strict = strict and (answer or root is schema)
     target = _target(schema, schema)
     if answer and "$ref" in schema:  # the form of an answer says itself that it is an object
         root = target | {k: schema[k] for k in ("$defs", "definitions") if k in schema}
@@ -291,6 +293,29 @@ def _kinds(schema: Schema) -> list[str]:
     return list(dict.fromkeys(_TYPES[type(v)] for v in values)) if isinstance(values, list) else []
 
 
+def rooted(schema: Schema) -> Schema:
+    """A tool's schema without what providers refuse at its top: Anthropic oneOf, anyOf, allOf, OpenAI enum and not too.
+
+    With such a tool they refuse every request. The properties of all branches stand at the top instead, and the
+    description tells the rest; we validate by the whole schema in any case. The same schema where there is none.
+    """
+    told = {word: schema[word] for word in _TOP if word in schema}
+    if not told:
+        return schema
+    forms: dict[str, list[JsonValue]] = {}
+    for branch in _branches([schema], schema):
+        properties = branch.get("properties")
+        for name, form in properties.items() if isinstance(properties, dict) else ():
+            if form not in (known := forms.setdefault(name, [])):
+                known.append(form)
+    said = "; ".join(f"{word}: {dumps(value).decode()}" for word, value in told.items())
+    return {
+        **{word: value for word, value in schema.items() if word not in told},
+        "description": f"{schema.get('description') or ''} ({said})".strip(),
+        "properties": {name: found[0] if len(found) == 1 else {"anyOf": found} for name, found in forms.items()},
+    }
+
+
 def _target(schema: JsonValue, root: Schema) -> Schema:
     """What a schema means when its references are followed."""
     for _ in range(MAX_DEPTH):
@@ -306,15 +331,19 @@ def _target(schema: JsonValue, root: Schema) -> Schema:
     return {}
 
 
-def _branches(schemas: Iterable[JsonValue], root: Schema, depth: int = 0) -> Iterator[Schema]:
-    """The schemas themselves and all that they are made of, as far as they speak of the same value."""
+def _branches(schemas: Iterable[JsonValue], root: Schema, seen: set[int] | None = None) -> Iterator[Schema]:
+    """The schemas themselves and all that they are made of, each once, as far as they speak of the same value."""
+    seen = set() if seen is None else seen  # they may refer to each other in circles
     for schema in schemas:
         found = _target(schema, root)
+        if id(found) in seen:
+            continue
+        seen.add(id(found))
         yield found
         for word in ("anyOf", "oneOf", "allOf"):
             inner = found.get(word)
-            if isinstance(inner, list) and depth < MAX_DEPTH:
-                yield from _branches(inner, root, depth + 1)
+            if isinstance(inner, list):
+                yield from _branches(inner, root, seen)
 
 
 def _takes_null(schema: JsonValue, root: Schema, depth: int) -> bool:
