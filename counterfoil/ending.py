@@ -252,7 +252,7 @@ def failed(x: Attempt, error: BaseException) -> ToolResult:
     if isinstance(error, ToolError):
         return _declared(error)
     if isinstance(error, ChildFailed):
-        return gateway_failure(ErrorCode.CHILD_FAILED, tool.name, message=str(error), reason=error.shown)
+        return gateway_failure(ErrorCode.CHILD_FAILED, tool.name, message=error.shown, reason=error.shown)
     # A class that could not come out of its process has a stand-in that carries its name.
     shown = error.class_name if isinstance(error, ProcessBodyError) else type(error).__name__
     code = ErrorCode.TOOL_ERROR

@@ -185,7 +185,7 @@ class ChildFailed(Exception):  # what a report shows as the error of a call whos
     """The run that a call waited for failed, was limited or cancelled.
 
     Args:
-        message: for the operator.
+        message: for the report alone: it may hold words of a thread that the reader of a result does not see.
         shown: what the model may read of it.
     """
 

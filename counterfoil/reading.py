@@ -163,7 +163,7 @@ class Reading:
     async def errors(
         self, run_id: str | None = None, *, tool: str | None = None, code: int | None = None,
         since: datetime | int | None = None, until: datetime | int | None = None, limit: int = 100,
-        tenant: str = "default",
+        main: bool = False, tenant: str = "default",
     ) -> list[ToolErrorReport]:  # fmt: skip  # rows by what belongs together
         """Error reports, newest first.
 
@@ -174,6 +174,7 @@ class Reading:
             since: a time, or microseconds since 1970, UTC: none that are older; ``until``: none that are newer.
             until: as ``since``.
             limit: how many at most.
+            main: none of runs that other ones wait for, whose threads are their own.
             tenant: whose.
 
         Raises:
@@ -182,18 +183,20 @@ class Reading:
         self._check()
         if run_id is not None:
             await self.store.run(tenant, run_id)
-        return await self.store.reports(tenant, ReportFilter(run_id, tool, code, _us(since), _us(until), limit))
+        where = ReportFilter(run_id, tool, code, _us(since), _us(until), limit, main)
+        return await self.store.reports(tenant, where)
 
     async def error_groups(
         self, run_id: str | None = None, *, tool: str | None = None, code: int | None = None,
         since: datetime | int | None = None, until: datetime | int | None = None, limit: int = 100,
-        tenant: str = "default",
+        main: bool = False, tenant: str = "default",
     ) -> list[ReportGroup]:  # fmt: skip  # rows by what belongs together
         """What `errors` would give, counted by tool and code, what was seen last first. Raises NotFound as it does."""
         self._check()
         if run_id is not None:
             await self.store.run(tenant, run_id)
-        return await self.store.report_groups(tenant, ReportFilter(run_id, tool, code, _us(since), _us(until), limit))
+        where = ReportFilter(run_id, tool, code, _us(since), _us(until), limit, main)
+        return await self.store.report_groups(tenant, where)
 
     async def events(
         self, run_id: str, *, after: int | None = None, to_end: bool = False, tenant: str = "default"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from counterfoil.asking import Driven
@@ -31,14 +31,23 @@ class ReplayStep:
     """As it is on record."""
     read_before: int
     """How many of the request's items an earlier step of this run had read."""
-    broken: str | None
-    """What is wrong with the pairs of calls and results in the request; no model may be sent such a one."""
+
+    @property
+    def broken(self) -> str | None:
+        """What is wrong with the pairs of calls and results in the request; no model may be sent such a one."""
+        try:
+            check_pairs(self.request.items)
+        except ValueError as error:
+            return str(error)
+        return None
 
     def messages(self, *, all_: bool = False) -> list[dict[str, JsonValue]]:
         """What the model read, as plain dicts (see `ModelRequest.messages`): what is new to it, or all of it."""
-        messages = self.request.messages
-        first = len(messages) - self.request.length  # instructions stand before the items
-        return messages if all_ or not self.read_before else messages[first + self.read_before :]
+        request, known = self.request, self.read_before
+        if all_ or not known:
+            return request.messages
+        new, left_out = request.items[known:], {i - known for i in request.elided if i >= known}
+        return replace(request, instructions="", history=new, length=len(new), elided=frozenset(left_out)).messages
 
     def to_json(self, *, all_: bool = False) -> dict[str, JsonValue]:
         """The step by field, in camelCase; of what was read only what is new, unless all is asked for."""
@@ -156,12 +165,7 @@ def _steps(entries: Sequence[Entry], run_id: str, requests: dict[int, ModelReque
         request = requests.get(turn.step)
         if request is None:
             continue
-        broken = None
-        try:
-            check_pairs(request.items)
-        except ValueError as error:
-            broken = str(error)
-        steps.append(ReplayStep(turn.step, request, turn, _read(before, request), broken))
+        steps.append(ReplayStep(turn.step, request, turn, _read(before, request)))
         before = request
     return tuple(steps)
 

@@ -274,20 +274,22 @@ class Runtime(Driving):
         text, blocks = prompt_of(prompt)
         known = self.agents.get(name)
         caller = caller or DEFAULT_CALLER
-        now = self.effects.now()
-        run_id = self.effects.new_id()
-        budget = self._budget(known, limits)
+        now, run_id = self.effects.now(), self.effects.new_id()
         first: list[Entry] = [
             RunEntry(
-                run_id=run_id, at=now, agent=name, caller=caller, limits=budget, approvals=approvals,
-                on_disconnect=on_disconnect,
+                run_id=run_id, at=now, agent=name, caller=caller, limits=self._budget(known, limits),
+                approvals=approvals, on_disconnect=on_disconnect,
             ),
             MessageEntry(run_id=run_id, at=now, text=text, blocks=blocks, author_name=caller.user or "user"),
         ]  # fmt: skip  # a row for each entry
-        digest = None if key is None else _digest([name, [block_to_json(b) for b in blocks] or text, interaction])
+        later = None if not_before is None else int(not_before.timestamp() * 1_000_000)
+        digest = None if key is None else _digest([
+            name, [block_to_json(b) for b in blocks] or text, interaction, caller.user, pool, priority, later,
+            approvals, on_disconnect, None if limits is None else limits.to_json(),
+        ])  # fmt: skip  # two rows
         return await self._create(
             caller.tenant, run_id, first, known, interaction=interaction, key=key, key_digest=digest, pool=pool,
-            priority=priority, later=None if not_before is None else int(not_before.timestamp() * 1_000_000),
+            priority=priority, later=later,
         )  # fmt: skip  # two rows
 
     async def open_interaction(
@@ -383,7 +385,7 @@ class Runtime(Driving):
             RunEntry(run_id=run_id, at=now, agent=name, caller=caller, limits=budget, direct=True),
             TurnEntry(run_id=run_id, at=now, step=0, text="", calls=(record,), stop="calls", model="direct"),
         ]
-        digest = None if key is None else _digest([name, tool, input])
+        digest = None if key is None else _digest([name, tool, input, caller.user])
         run = await self._create(caller.tenant, run_id, first, known, key=key, key_digest=digest)
         return await run.wait()
 

@@ -275,6 +275,8 @@ class ReportFilter:
     until: int | None = None
     """As ``since``: none that are newer."""
     limit: int = 100
+    main: bool = False
+    """Of the main thread alone: none of a run that another one waits for."""
 
 
 EVERY_REPORT = ReportFilter()

@@ -167,8 +167,9 @@ def test_a_start_goes_on_with_an_interaction_within_its_limits_and_a_key_starts_
 
     async def main():
         async with client_of(Runtime(agents=[desk])) as (client, _):
-            first = await client.start("desk", "go", limits={"steps": 1, "consecutive_failures": None}, key="k")
-            assert (await client.start("desk", "go", key="k")).id == first.id
+            within = {"steps": 1, "consecutive_failures": None}
+            first = await client.start("desk", "go", limits=within, key="k")
+            assert (await client.start("desk", "go", limits=within, key="k")).id == first.id
             assert (await client.wait(first.id)).status == "limited"
             again = await client.start("desk", "more", interaction=first.interaction_id)
             assert again.interaction_id == first.interaction_id

@@ -9,10 +9,10 @@ from datetime import timedelta
 import httpx2
 import pytest
 
-from counterfoil import Caller, Policy, Rule, Runtime
+from counterfoil import Agent, Caller, Policy, Rule, Runtime, ToolError, ToolResult, tool
 from counterfoil.core.keys import SCOPES, ApiKey, token_digest
 from counterfoil.doors.http import create_key
-from counterfoil.testing import FrozenEffects, call, say
+from counterfoil.testing import FrozenEffects, ScriptedModel, call, say
 from tests.helpers import agent, both, broken, counted, go
 from tests.marks import case, law
 from tests.served import NO_TLS, PROBLEM, served
@@ -225,6 +225,60 @@ def test_a_key_that_could_not_count_is_refused_when_it_is_made(fields):
     given = {"tenant": "acme", "user": "ada", "roles": (), "scopes": ("read",), **fields}
     with pytest.raises(ValueError, match=r"scope|names"):
         ApiKey(id="k", digest="d", created_at=0, **given)
+
+
+@law("9.rises", "9.private", "2.6")
+@case("R193")
+def test_nothing_that_is_said_below_a_run_reaches_a_key_without_the_scope_threads():
+    @tool
+    async def dig(where: str) -> ToolResult:
+        raise ToolError(f"hush {where}", narration="hush")
+
+    class Broken:
+        async def respond(self, request):
+            raise RuntimeError("hush")
+            yield
+
+    deep = agent([say("hush")], name="deep")
+    lost = Agent("lost", Broken())
+    task = call("dispatch", agent="deep", task="hush", id="t")
+    model = [[call("dig", where="hush", id="d"), call("hush", id="n"), call("dig", raw="hush", id="r"), task]]
+    miner = Agent("miner", ScriptedModel([*model, say("gold")]), tools=[dig], manages=[deep])
+    tasks = [call("dispatch", agent=name, task="go", id=name) for name in ("miner", "lost")]
+    chief = Agent("chief", ScriptedModel([tasks, say("Done.")]), manages=[miner, lost])
+
+    async def main():
+        async with served(Runtime(agents=[chief, deep]), dev=None) as http:
+            run = await (await http.runtime.start("chief", "go")).wait()
+            own = await (await http.runtime.start("deep", "again", interaction=run.interaction_id)).wait()
+            ids = {row.run_id for row in await http.runtime.runs()}
+            assert len(ids) == 5
+            few = sorted({*SCOPES} - {"threads"})
+            async with keyed(http, scopes=few) as (client, _), keyed(http, scopes=SCOPES) as (whole, _):
+                for method, path in routes(http.app):
+                    for run_id in ids if method == "GET" else ():
+                        for sequence in range(1, 30) if "{sequence}" in path else (0,):
+                            fields = {"run_id": run_id, "interaction_id": run.interaction_id, "sequence": sequence}
+                            answer = await client.get(path.format(**fields), params={"all": True})
+                            if (run_id, path) == (run.id, "/v1/runs/{run_id}/errors"):
+                                assert "miner" not in answer.text  # why lost failed is all that it tells
+                            elif run_id == own.id and path.startswith("/v1/runs/{run_id}"):
+                                assert answer.text.count("hush") <= OWN.get(path.rpartition("}")[2], 0), path
+                            elif path != "/v1/errors":
+                                assert "hush" not in answer.text, (path, answer.text)
+                named = [(await one.get("/v1/errors")).json()["items"] for one in (client, whole)]
+                assert [{item["runId"] for item in items} for items in named] == [{run.id}, {run.id, *below(named)}]
+                assert len(below(named)) == 1
+
+    go(main())
+
+
+OWN = {"": 2, "/context": 1, "/timeline": 2, "/trace": 1, "/events": 2}
+"""How often the answer of a run of one's own is in each view of it."""
+
+
+def below(named):
+    return {item["runId"] for item in named[1]} - {item["runId"] for item in named[0]}
 
 
 def test_other_threads_than_the_main_one_need_their_scope():

@@ -8,6 +8,7 @@ import logging
 import pytest
 
 from counterfoil import Caller, Runtime, ToolError, tool
+from counterfoil.core.errors import Conflict
 from counterfoil.core.turn import date_json
 from counterfoil.doors.http.results import byte_range
 from counterfoil.testing import call, say
@@ -224,6 +225,10 @@ def test_a_start_that_is_sent_again_with_its_key_is_one_run_of_its_tenant(place)
             assert first.json()["runId"] == again.json()["runId"]
             other = await http.client.post("/v1/runs", json={**body, "prompt": "stop"}, headers=key)
             assert other.status_code == 409
+            for field in ({"priority": 3}, {"pool": "x"}, {"limits": {"steps": 2}}, {"onDisconnect": "cancel"}):
+                assert (await http.client.post("/v1/runs", json={**body, **field}, headers=key)).status_code == 409
+            with pytest.raises(Conflict):  # whoever sends it gets no run that works for somebody else
+                await http.runtime.start("desk", "go", caller=Caller(user="bob"), key="order-7")
             theirs = await http.runtime.start("desk", "go", caller=Caller(tenant="acme"), key="order-7")
             assert theirs.id != first.json()["runId"]
             assert len((await http.client.get("/v1/runs")).json()["items"]) == 1
@@ -245,6 +250,11 @@ def test_the_trace_has_what_the_model_was_asked_in_each_step_and_what_it_answere
             assert second["response"]["text"] == "Done."
             whole = (await http.client.get(f"/v1/runs/{run['runId']}/trace", params={"all": True})).json()["items"]
             assert [m["role"] for m in whole[1]["request"]["messages"]] == ["user", "assistant", "tool"]
+            page = (await http.client.get(f"/v1/runs/{run['runId']}/trace", params={"limit": 1})).json()
+            assert [step["step"] for step in page["items"]] == [0]
+            more = {"limit": 1, "cursor": page["next"]}
+            rest = (await http.client.get(f"/v1/runs/{run['runId']}/trace", params=more)).json()
+            assert rest == {"items": [second], "next": None}
 
     go(main())
 

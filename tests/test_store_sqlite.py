@@ -490,18 +490,18 @@ def test_a_store_serves_one_loop_after_another(path):
 
 def test_erased_bytes_are_not_in_the_file(path):
     async def body(store):
-        lease = await claimed(store, text="the secret message")
-        hidden = "the secret kept apart"
+        lease = await claimed(store, text="the gossip message")
+        hidden = "the gossip kept apart"
         await store.commit(
             lease,
-            [r.turn(text="the secret turn")],
+            [r.turn(text="the gossip turn")],
             kept=[r.kept_text(hidden * 9000)],
             reports=[r.report(model_text=hidden)],
         )
         await store.commit(lease, [r.ended()], change=StatusChange("completed", "answer"))
-        assert on_disk(path, b"the secret")
+        assert on_disk(path, b"the gossip")
         await store.erase("acme", "run-1", r.NOON)
-        assert not on_disk(path, b"the secret")
+        assert not on_disk(path, b"the gossip")
 
     using(path, body)
 

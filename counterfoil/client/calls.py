@@ -328,8 +328,8 @@ class AsyncClient:
             run_id: the run.
             all: every message of each request, also those read before.
         """
-        found = await self._wire.json("GET", f"{_run(run_id)}/trace", params={"all": "true" if all else None})
-        return cast("list[dict[str, JsonValue]]", found["items"])
+        pages = self._pages(f"{_run(run_id)}/trace", {"all": "true" if all else None}, None)
+        return [step async for step in pages]
 
     # results and reports
 

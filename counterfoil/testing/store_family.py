@@ -9,7 +9,7 @@ from typing import Any
 from counterfoil.core.entries import NoteEntry
 from counterfoil.core.errors import Conflict, NotFound, UsageError
 from counterfoil.core.turn import author
-from counterfoil.store import Lease, StatusChange, Store
+from counterfoil.store import Lease, ReportFilter, StatusChange, Store
 from counterfoil.testing import records as r
 from counterfoil.testing.store_bench import Bench, claimed, log, refuses, stored
 
@@ -54,6 +54,17 @@ class FamilyTests(Bench):
         await store.commit(lease, [r.ended()], change=StatusChange("completed", "answer"))
         row = await store.interaction("acme", "talk-1")
         assert (row.participants, row.open_run) == ((ADA, BOT, SYSTEM), None)
+
+    @stored
+    async def test_reports_of_the_main_thread_are_told_apart_from_those_of_child_runs(self, store: Store) -> None:
+        lease = await claimed(store)
+        below = await child(store, "run-2", "run-1", thread_id="dispatch:p:1")
+        await store.commit(lease, [], reports=[r.report(at_us=r.NOON + 1)])
+        await store.commit(below, [], reports=[r.report("run-2", thread_id="dispatch:p:1", at_us=r.NOON + 2)])
+        for main, runs in ((False, ["run-2", "run-1"]), (True, ["run-1"])):
+            where = ReportFilter(main=main)
+            assert [report.run_id for report in await store.reports("acme", where)] == runs
+            assert [group.count for group in await store.report_groups("acme", where)] == [len(runs)]
 
     @stored
     async def test_interactions_are_listed_newest_first_and_in_pages(self, store: Store) -> None:

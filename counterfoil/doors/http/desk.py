@@ -40,6 +40,6 @@ async def list_groups(
     """Error reports of the tenant counted by tool and code, in one page, what was seen last first."""
     found = await runtime.error_groups(
         tool=tool and plain(tool), code=code, since=since, limit=limit,
-        tenant=access.tenant,
+        main=not access.threads, tenant=access.tenant,
     )  # fmt: skip  # two rows
     return Json({"items": [group_json(group) for group in found], "next": None})

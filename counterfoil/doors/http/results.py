@@ -9,6 +9,7 @@ from fastapi import APIRouter, Header, Path, Query
 from fastapi.responses import Response
 from pydantic import AwareDatetime
 
+from counterfoil.core.entries import RunEntry
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.turn import date_json, micros, moment
 from counterfoil.core.wire import usage_json
@@ -110,7 +111,7 @@ async def _reports(
     # A cursor is a time, and how many reports of that very time were given.
     found = await runtime.errors(
         run_id, tool=tool and plain(tool), code=code, since=None if since is None else micros(since), until=until,
-        limit=given + limit + 1, tenant=access.tenant,
+        limit=given + limit + 1, main=not access.threads, tenant=access.tenant,
     )  # fmt: skip  # two rows
     page = found[given : given + limit]
     more = None
@@ -150,7 +151,8 @@ async def list_errors_of_run(
     cursor: Cursor = None, limit: Limit = PAGE,
 ) -> Response:  # fmt: skip  # two rows
     """Error reports of one run, newest first."""
-    return await _reports(runtime, access, plain(run_id), tool, code, since, cursor, limit)
+    run = await visible(runtime, run_id, access)
+    return await _reports(runtime, access, run.id, tool, code, since, cursor, limit)
 
 
 def _step(step: ReplayStep, *, all_: bool) -> dict[str, JsonValue]:
@@ -178,8 +180,26 @@ async def read_trace(
     all_: Annotated[
         bool, Query(alias="all", description="Every message of each request, also those read before.")
     ] = False,
+    cursor: Cursor = None,
+    limit: Limit = PAGE,
 ) -> Response:
-    """What the model was asked in each step, and what it answered, as it is on record."""
+    """What the model was asked in each step, and what it answered, as it is on record.
+
+    A key without the scope `threads` sees of a request what stands on the main thread.
+    """
     run = await visible(runtime, run_id, access)
     entries = await runtime.store.entries(access.tenant, run.interaction_id)
-    return Json({"items": [_step(step, all_=all_) for step in replay(entries, run.id).steps]})
+    if not access.threads:  # an agent that was handed tasks before reads its private thread too
+        roots = {e.run_id for e in entries if isinstance(e, RunEntry) and e.thread_id is None}
+        entries = [e for e in entries if e.thread_id is None and e.run_id in roots]
+    first = 0 if cursor is None else _step_of(cursor)
+    rest = [step for step in replay(entries, run.id).steps if step.step >= first]
+    more = cursor_of(str(rest[limit].step)) if len(rest) > limit else None
+    return Json({"items": [_step(step, all_=all_) for step in rest[:limit]], "next": more})
+
+
+def _step_of(cursor: str) -> int:
+    place = place_of(cursor)
+    if re.fullmatch(r"\d{1,9}", place, re.ASCII) is None:
+        raise bad_cursor()
+    return int(place)

@@ -370,3 +370,4 @@ class Trace(Shape):
     """The steps of a run."""
 
     items: list[Step]
+    next: str | None

@@ -50,4 +50,5 @@ def _matches(report: ToolErrorReport, where: ReportFilter) -> bool:
         and where.code in (None, report.code)
         and (where.since is None or report.at_us >= where.since)
         and (where.until is None or report.at_us <= where.until)
+        and (not where.main or report.thread_id == "main")
     )

@@ -111,7 +111,7 @@ async def _reports(db: Db, statement: str, tenant: str, where: ReportFilter) -> 
             return []
     code = None if where.code is None else str(where.code)
     within = where.since, where.until
-    return await fetch(db, statement, tenant, run, where.tool_name, code, *within, max(where.limit, 0))
+    return await fetch(db, statement, tenant, run, where.tool_name, code, *within, max(where.limit, 0), where.main)
 
 
 async def kept(db: Db, tenant: str, kept_id: str, offset: int, limit: int | None) -> KeptRange:

@@ -123,6 +123,7 @@ def _reports(db: Connection, statement: str, tenant: str, where: ReportFilter) -
         "since": where.since,
         "until": where.until,
         "limit": max(where.limit, 0),
+        "main": where.main,
     }
     return db.execute(SQL[statement], values).fetchall()
 

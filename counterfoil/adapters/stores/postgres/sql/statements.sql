@@ -322,6 +322,7 @@ WHERE hashtextextended(p.tenant, 0) = hashtextextended($1, 0) AND p.tenant = $1
     AND ($4::text IS NULL OR p.code = $4)
     AND ($5::bigint IS NULL OR p.at >= $5)
     AND ($6::bigint IS NULL OR p.at <= $6)
+    AND (NOT $8::boolean OR EXISTS (SELECT 1 FROM runs r WHERE r.number = p.run AND r.parent IS NULL))
 ORDER BY p.at DESC, p.number DESC LIMIT $7
 
 -- name: report_groups
@@ -332,6 +333,7 @@ WHERE hashtextextended(p.tenant, 0) = hashtextextended($1, 0) AND p.tenant = $1
     AND ($4::text IS NULL OR p.code = $4)
     AND ($5::bigint IS NULL OR p.at >= $5)
     AND ($6::bigint IS NULL OR p.at <= $6)
+    AND (NOT $8::boolean OR EXISTS (SELECT 1 FROM runs r WHERE r.number = p.run AND r.parent IS NULL))
 GROUP BY p.tool, p.code ORDER BY last DESC, p.tool, coalesce(p.code, '') LIMIT $7
 
 -- name: pieces

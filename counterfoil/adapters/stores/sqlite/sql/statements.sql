@@ -286,6 +286,7 @@ WHERE p.tenant = :tenant
     AND (:code IS NULL OR p.code = :code)
     AND (:since IS NULL OR p.at >= :since)
     AND (:until IS NULL OR p.at <= :until)
+    AND (NOT :main OR EXISTS (SELECT 1 FROM runs r WHERE r.number = p.run AND r.parent IS NULL))
 ORDER BY p.at DESC, p.number DESC LIMIT :limit
 
 -- name: report_groups
@@ -296,6 +297,7 @@ WHERE p.tenant = :tenant
     AND (:code IS NULL OR p.code = :code)
     AND (:since IS NULL OR p.at >= :since)
     AND (:until IS NULL OR p.at <= :until)
+    AND (NOT :main OR EXISTS (SELECT 1 FROM runs r WHERE r.number = p.run AND r.parent IS NULL))
 GROUP BY p.tool, p.code ORDER BY last DESC, p.tool, coalesce(p.code, '') LIMIT :limit
 
 -- name: pieces
