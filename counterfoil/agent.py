@@ -77,6 +77,8 @@ class Agent:
         hooks: guards and observers, after those of the Runtime.
         limits: budgets of each run; None: those of the Runtime.
         manages: agents that it may give tasks to (the tool ``dispatch``) and ask (``ask``); a task is a run of its own.
+        summary: the model that sums up the older part of a conversation where it does not fit into
+            ``Limits(context_tokens=…)`` even without old results; True: its own. None: old turns are left out instead.
         description: what it is good for, for an agent that manages it.
         deps_type: the type of the deps; for readers and type checkers.
         parameters: settings for the provider, such as ``{"temperature": 0}``.
@@ -103,6 +105,7 @@ class Agent:
         parameters: dict[str, JsonValue] | None = None,
         prices: Mapping[str, Mapping[str, float]] | None = None,
         description: str | None = None,
+        summary: Model | str | bool | None = None,
     ) -> None:
         if not isinstance(name, str) or not name.strip():
             raise DefinitionError(f"Agent: expected a name that is not empty, got {name!r}")
@@ -134,6 +137,11 @@ class Agent:
         self.prices = None if prices is None else Prices(prices)
         several = Fallback([one.model for one in self._models])
         self.open_model: Callable[[], Model] = self._models[0].model if len(self._models) == 1 else lambda: several
+        self.summary = model if summary is True else summary or None
+        self.open_summary: Callable[[], Model] | None = self.open_model if summary is True else None
+        if self.summary is not None and summary is not True:
+            self._models.append(_Opened(name, cast("Model | str", summary)))
+            self.open_summary = self._models[-1].model
         self._output: Any = None
         self.output_schema: dict[str, JsonValue] | None = None
         if output_type is not None:

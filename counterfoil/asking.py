@@ -12,8 +12,7 @@ from types import AsyncGeneratorType
 from typing import Any, Protocol, cast
 
 from counterfoil.core import words
-from counterfoil.core.context import CHARS_PER_TOKEN, Fitter
-from counterfoil.core.entries import CallRecord, CancelEntry, ResumedEntry, TurnEntry
+from counterfoil.core.entries import CallRecord, CancelEntry, TurnEntry
 from counterfoil.core.errors import DefinitionError, ModelError
 from counterfoil.core.events import TurnDelta
 from counterfoil.core.jsontext import JsonValue, clean_text, dumps, normal
@@ -47,6 +46,10 @@ class Driven(Protocol):
 
     def open_model(self) -> Model:
         """The model, made on first use."""
+
+    @property
+    def open_summary(self) -> Callable[[], Model] | None:
+        """What gives the model that sums up, in the same way; None: nothing is summed up."""
 
     @property
     def output_schema(self) -> dict[str, JsonValue] | None:
@@ -96,7 +99,8 @@ class Asking(Writing):
         """The request to the model is being broken off, because the run was cancelled."""
         self._leash = Leash()
         """What holds the request to the model."""
-        self._fitter: Fitter | None = None
+        self._summing = False
+        """What is asked for now is a summary."""
         self._reads_on = self.run.limits.context_tokens is not None
         """Results may be left out of a request. What reads them is offered from the first turn on: one that came later
         would change the beginning of all requests."""
@@ -151,15 +155,6 @@ class Asking(Writing):
 
     # what it is offered
 
-    def _fit(self, request: ModelRequest, offer: Offered) -> None:
-        """Cut a request to the context budget."""
-        if self._fitter is None:
-            began = [e.entry for e in self.run.log if isinstance(e, ResumedEntry) and e.limits is not None]
-            self._fitter = Fitter(self.run.limits.context_tokens, began[-1] if began else self.head.entry)
-        reserve = (len(request.instructions) + offer.chars) // CHARS_PER_TOKEN
-        cut = self._fitter.fit(request.history, reserve)
-        request.history, request.length, request.elided = cut.items, cut.length, cut.elided
-
     async def _offer(self) -> Offered:
         tools = []
         for tool in self.env.tools.values():
@@ -195,7 +190,7 @@ class Asking(Writing):
     async def _guarded(self, request: ModelRequest) -> ModelTurn | None:
         """As `_within`, between the guards of request and turn, which raise to fail the run."""
         for hook in self.hooks.before_model:
-            model = getattr(self.agent, "model", None)
+            model = getattr(self.agent, "summary" if self._summing else "model", None)
             seen = BeforeModel(
                 self.env.caller, self.run.run_id, self.run.turns, request, self.env.interaction_id, model
             )  # fmt: skip  # two rows
@@ -294,12 +289,15 @@ class Asking(Writing):
         """What the model gives; its deltas go to whoever listens."""
         turn: ModelTurn | None = None
         self._thought.clear()
-        stream = self.agent.open_model().respond(request)
+        opened = (self._summing and self.agent.open_summary) or self.agent.open_model
+        stream = opened().respond(request)
         if type(stream) is not AsyncGeneratorType and not hasattr(stream, "__aiter__"):
             stream = await cast("Any", stream)
         async for event in stream:
             if type(event) is ModelTurn:
                 turn = event
+                continue
+            if self._summing:
                 continue
             if type(event) is ReasoningDelta:
                 self._thought.append(event.text)

@@ -50,6 +50,7 @@ class _Nobody:
     instructions = None
     policy = None
     output_schema = None
+    open_summary = None
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import cast
 
-from counterfoil.asking import Asking, Driven, Offered
+from counterfoil.asking import Driven, Offered
 from counterfoil.batch import Batch
 from counterfoil.core import words
 from counterfoil.core.entries import (
@@ -35,6 +35,7 @@ from counterfoil.judge import needs_time
 from counterfoil.model import ModelRequest
 from counterfoil.pool import ThreadPool
 from counterfoil.store import Behind, Lease, StatusChange, Store
+from counterfoil.summing import Fitting
 from counterfoil.team import Team, remembered
 from counterfoil.tool import Tool
 
@@ -44,7 +45,7 @@ HOLD_SECONDS = 0.05
 """A run whose model and tools never wait holds up the event loop for so long at most, but for its step."""
 
 
-class Drive(Asking):
+class Drive(Fitting):
     """One run, driven by this process until it pauses, ends or is given up."""
 
     def __init__(
@@ -318,8 +319,8 @@ class Drive(Asking):
                 text, items, len(items), offer.offers, run.run_id, run.turns,
                 output_schema=self.agent.output_schema, parameters=self.agent.parameters,
             )  # fmt: skip  # two rows
-            if run.limits.context_tokens is not None:
-                self._fit(request, offer)
+            if run.limits.context_tokens is not None and not await self._fit(request, offer):
+                return None
             plain = not (self.hooks.before_model or self.hooks.after_model or run.limits.seconds is not None)
             turn = await (self._respond(request) if plain else self._guarded(request))
             entry = None if turn is None else self._turn_entry(turn, offer)

@@ -17,6 +17,7 @@ from counterfoil.core.entries import (
     QueuedEntry,
     ResumedEntry,
     RunEntry,
+    SummaryEntry,
     TurnEntry,
 )
 from counterfoil.effects import Effects
@@ -69,6 +70,7 @@ class Script:
         waiting = [e for e in mine if isinstance(e, WaitingEntry)]
         self.asked = {(e.step, e.index): e.approval for e in waiting if e.approval.kind == "question"}
         """Questions to people."""
+        self.summaries = self._summaries(mine)
         self.results = {(e.step, e.index): e for e in mine if type(e) is ResultEntry}
         self.decisions = deque(e for e in mine if isinstance(e, DecidedEntry) and e.decision.choice in _OF_APPROVALS)
         self.resumed = deque(e for e in mine if isinstance(e, ResumedEntry) and e.limits is not None)
@@ -83,6 +85,18 @@ class Script:
         self.cancel_step = max((e.step for e in before if isinstance(e, TurnEntry)), default=-1)
         self.after_cancel = {(e.step, e.index) for e in mine[len(before) :] if type(e) is ResultEntry and self.cancel}
         """Calls that ended after it."""
+
+    @staticmethod
+    def _summaries(mine: Sequence[Entry]) -> dict[int, deque[SummaryEntry]]:
+        """Summaries by the step before whose turn they were made."""
+        out: dict[int, deque[SummaryEntry]] = {}
+        step = 0
+        for entry in mine:
+            if isinstance(entry, TurnEntry):
+                step = entry.step + 1
+            elif isinstance(entry, SummaryEntry):
+                out.setdefault(step, deque()).append(entry)
+        return out
 
     @staticmethod
     def _queued(entries: Sequence[Entry], run_id: str) -> dict[int, list[QueuedEntry]]:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from counterfoil.asking import Driven
 from counterfoil.core.differences import Difference, compare
-from counterfoil.core.entries import ERASED, EndedEntry, Entry, MessageEntry, TurnEntry
+from counterfoil.core.entries import ERASED, EndedEntry, Entry, MessageEntry, SummaryEntry, TurnEntry
 from counterfoil.core.errors import UsageError
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.pairs import check_pairs
@@ -150,7 +150,7 @@ async def replay_with(
 
 def _erased(entry: Entry) -> bool:
     match entry:
-        case MessageEntry():
+        case MessageEntry() | SummaryEntry():
             return entry.text == ERASED
         case TurnEntry():
             return any(call.raw == ERASED for call in entry.calls)

@@ -187,6 +187,24 @@ class _StandIn:
         self.output_schema = agent.output_schema
         self.parse_output: Callable[[str], JsonValue] = agent.parse_output
         self.open_model: Callable[[], Any] = lambda: model
+        self.open_summary: Callable[[], Any] | None = None if agent.open_summary is None else lambda: model.summaries
+
+
+class _Summaries:
+    """The model that sums up: what it gave then."""
+
+    def __init__(self, script: Script, effects: Past) -> None:
+        self._script = script
+        self._effects = effects
+
+    async def respond(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        """The next summary before the turn of this step. Raises ModelError: there was none."""
+        left = self._script.summaries.get(request.turns)
+        if not left:
+            raise ModelError("no summary is on record here", retryable=False)
+        entry = left.popleft()
+        self._effects.reach(entry.at)
+        yield ModelTurn(entry.text, usage=entry.usage, model=entry.model)
 
 
 class _Recorded:
@@ -194,6 +212,7 @@ class _Recorded:
 
     def __init__(self, script: Script, log: _Log, effects: Past) -> None:
         self.requests: dict[int, ModelRequest] = {}
+        self.summaries = _Summaries(script, effects)
         self._script = script
         self._log = log
         self._effects = effects

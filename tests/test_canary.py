@@ -226,6 +226,36 @@ def test_nothing_of_the_other_half_is_in_any_request(tmp_path: Path, wire: str) 
     go(main())
 
 
+@law("2.6")
+@wires
+def test_nothing_of_the_other_half_reaches_who_sums_up(wire: str) -> None:
+    calls = [("d0", "tells", "{}"), ("d1", "raises", "{}"), ("d2", "fails", "{}")]
+    plays = [Play("Trying.", calls=calls, reasoning="Hmm."), Play("Done."), Play("It told."), Play("Enough.")]
+    plays = [Play("Of another conversation."), *plays]
+
+    async def main() -> None:
+        async with ALL[wire].fake(plays, key=KEY) as server:
+            limits = Limits(context_tokens=2_000)
+            model = ALL[wire].model(server.base_url, KEY)
+            agent = Agent("desk", model, "Be brief.", [tells, raises, fails], summary=True, limits=limits)
+            async with Runtime("memory://", agents=[agent], effects=Quick()) as runtime:
+                await (await runtime.start("desk", secret("other"), caller=Caller("other-tenant"))).wait()
+                server.asked.pop()
+                run = await (await runtime.start("desk", "x" * 4000)).wait()
+                await runtime.note(run.id, secret("noted"), by=secret("noter"))
+                run = await (await runtime.start("desk", "y" * 12_000, interaction=run.interaction_id)).wait()
+                assert [row.kind for row in await runtime.timeline(run.id)].count("summary") == 1
+                assert (await runtime.verify()).ok
+            await model.aclose()
+            assert server.faults == []
+            assert len(server.asked) == 4
+            assert b"Told." in server.asked[2].raw
+            assert b"It told." in server.asked[3].raw
+            assert not any(CANARY.encode() in one.raw for one in server.asked)
+
+    go(main())
+
+
 @law("9.sees", "2.6")
 @wires
 def test_the_text_of_another_thread_is_in_no_request(wire: str) -> None:

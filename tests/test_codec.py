@@ -25,6 +25,7 @@ from counterfoil.core.entries import (
     QueuedEntry,
     ResumedEntry,
     RunEntry,
+    SummaryEntry,
     TurnEntry,
 )
 from counterfoil.core.jsontext import dumps, loads
@@ -46,7 +47,7 @@ from tests.records import NOON, Book
 
 KINDS: tuple[type[Entry], ...] = (
     RunEntry, MessageEntry, QueuedEntry, TurnEntry, StartEntry, WaitingEntry, DecidedEntry, ResultEntry,
-    LateEntry, MemoEntry, PausedEntry, ResumedEntry, EndedEntry, CancelEntry, NoteEntry,
+    LateEntry, MemoEntry, PausedEntry, ResumedEntry, EndedEntry, CancelEntry, NoteEntry, SummaryEntry,
 )  # fmt: skip  # a list of names
 
 
@@ -199,6 +200,7 @@ ENTRIES: dict[type[Entry], st.SearchStrategy[Entry]] = {
     QueuedEntry: st.builds(QueuedEntry, **HEAD, text=TEXTS, author_name=TEXTS)
     | SAID.map(lambda said: QueuedEntry(run_id="r", at=NOON, text=said[0], blocks=said[1])),
     NoteEntry: st.builds(NoteEntry, **HEAD, text=TEXTS, author_name=TEXTS),
+    SummaryEntry: st.builds(SummaryEntry, **HEAD, text=TEXTS, first=COUNTS, last=COUNTS, model=TEXTS, usage=USAGES),
     TurnEntry: st.builds(
         TurnEntry,
         **HEAD,
@@ -312,11 +314,12 @@ def test_what_people_and_models_wrote_is_content_and_never_body() -> None:
     book.start(0, input={"y": secret}, parsed=dumps({"x": secret}))
     result = seal((Text(secret),), Failed(ToolFailure(1, secret, data=secret)), {"d": secret}, narration=secret)
     book.result(0, result, replaced=secret, parsed=dumps(secret))
+    book.put(SummaryEntry(run_id=book.run_id, at=book.at, text=secret, first=1, last=1))
     book.cancel(secret)
     book.end(answer=secret, output=secret, reason=secret)
     bodies = [encode(entry)[0] for entry in book.entries]
     assert not any(secret.encode() in body for body in bodies)
-    assert sum(secret.encode() in (encode(entry)[1] or b"") for entry in book.entries) == 9
+    assert sum(secret.encode() in (encode(entry)[1] or b"") for entry in book.entries) == 10
 
 
 @law("11.erased")

@@ -29,6 +29,7 @@ from counterfoil.core.entries import (
     QueuedEntry,
     ResumedEntry,
     RunEntry,
+    SummaryEntry,
     TurnEntry,
 )
 from counterfoil.core.jsontext import dumps, loads
@@ -67,6 +68,9 @@ class Write:
     def turn(self, *calls: str, step: int = 0, text: str = "", stop: str = "calls") -> "Write":
         made = tuple(CallRecord(c, c, "refund", "{}") for c in calls)
         return self.put(TurnEntry, step=step, text=text, calls=made, stop=stop)
+
+    def summary(self, first: int, last: int) -> "Write":
+        return self.put(SummaryEntry, text="In short.", first=first, last=last)
 
     def call(self, kind: type[Entry], index: int = 0, step: int = 0, **facts: Any) -> "Write":
         facts = {"call_id": f"c{step}{index}", "tool_name": "refund", **facts}
@@ -318,7 +322,28 @@ def test_what_was_read_is_counted() -> None:
 
 # ---------------------------------------------------------- each law broken, with a chain that was mended
 
+
+def two_steps() -> Write:
+    """A message is 1, the turns with their results are 2 to 3 and 4 to 5."""
+    return Write().begin().turn("c00").done().turn("c10", step=1).done(0, 1)
+
+
+def test_a_summary_of_whole_turns_before_the_newest_is_well() -> None:
+    assert check(rows(two_steps().summary(1, 1).summary(1, 3))) == []
+    assert check(rows(two_steps().summary(1, 3).turn(step=2, text="Done.", stop="end"))) == []
+
+
 BROKEN: dict[str, tuple[Kind, Callable[[], list[StoredRow]]]] = {
+    # a summary stands for what is there, in whole turns, and for ever more
+    "a summary of what is not there": ("summary", lambda: rows(Write().begin().summary(1, 2))),
+    "a summary of nothing": ("summary", lambda: rows(two_steps().summary(2, 1))),
+    "a summary that parts a call from its result": ("summary", lambda: rows(two_steps().summary(1, 2))),
+    "a summary from amid a turn": ("summary", lambda: rows(two_steps().turn("c20", step=2).summary(3, 5))),
+    "a summary of the newest turn": ("summary", lambda: rows(two_steps().summary(1, 5))),
+    "a summary of what one stands for": ("summary", lambda: rows(two_steps().summary(1, 3).summary(1, 3))),
+    "a summary on another thread than its run's": (
+        "child", lambda: rows(managed("c00"), child("r2"), Write("r2").summary(1, 1))
+    ),
     # one run for a call, on its thread, and both tell the same
     "a task done whose run was limited": ("child", lambda: rows(*a_task("limited"))),
     "a task not done whose run was completed": ("child", lambda: rows(*a_task(gave=Failed(CHILD_FAILED)))),

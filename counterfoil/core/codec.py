@@ -22,6 +22,7 @@ from counterfoil.core.entries import (
     QueuedEntry,
     ResumedEntry,
     RunEntry,
+    SummaryEntry,
     TurnEntry,
 )
 from counterfoil.core.jsontext import JsonValue, dumps, loads
@@ -157,6 +158,17 @@ def _turn(f: Fields, c: JsonValue) -> Entry:
     )
 
 
+def _summary(f: Fields, c: JsonValue) -> Entry:
+    return SummaryEntry(
+        **head_of(f),  # type: ignore[arg-type]  # as above
+        text=ERASED if c is None else cast("str", c),
+        first=cast("int", f["first"]),
+        last=cast("int", f["last"]),
+        usage=_usage(f["usage"]),
+        model=cast("str", f["model"]),
+    )
+
+
 def _usage(given: JsonValue) -> Usage:
     return NO_USAGE if given is None else Usage(*cast("list[int]", given))
 
@@ -202,6 +214,7 @@ _DECODERS: Mapping[str, Callable[[Fields, JsonValue], Entry]] = {
     "note": _note,
     "queued": _queued,
     "turn": _turn,
+    "summary": _summary,
     "start": start_of,
     "waiting": waiting_of,
     "decided": decided_of,

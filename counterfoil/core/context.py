@@ -100,24 +100,7 @@ class Fitter:
         """
         if self.budget is None:
             return Cut(items, len(items), frozenset(), 0, 0)
-        seen = len(self._costs)
-        if seen > len(items) or (seen and items[seen - 1] is not self._seen):
-            self._reset(items)
-            seen = 0
-        self._items = items
-        for position in range(seen, len(items)):
-            item = items[position]
-            if type(item) is TurnEntry:
-                # The request that this turn answers was cut too.
-                self._shrink(reserve)
-                self._newest, self._fresh = position, 0
-                if item.entry > self._since and item.usage.input_tokens:
-                    self._tokens = item.usage.input_tokens - reserve
-            cost = estimate(item)
-            self._costs.append(cost)
-            self._tokens += cost
-            self._fresh += cost
-            self._seen = item
+        self._read(items, reserve)
         self._shrink(reserve)
         if not self._from:
             return Cut(items, len(items), frozenset(self._elided), 0, self._tokens)
@@ -126,17 +109,43 @@ class Fitter:
         moved = frozenset(position + shift for position in self._elided)
         return Cut(kept, len(kept), moved, self._left_out, self._tokens)
 
+    def _read(self, items: Sequence[Item], reserve: int) -> None:
+        """Take in what has come since the last time."""
+        seen = len(self._costs)
+        if seen > len(items) or (seen and items[seen - 1] is not self._seen):
+            self._reset(items)
+            seen = 0
+        self._items = items
+        for position in range(seen, len(items)):
+            self._take(position, items[position], reserve)
+
+    def _take(self, position: int, item: Item, reserve: int) -> None:
+        if type(item) is TurnEntry:
+            # The request that this turn answers was cut too.
+            self._shrink(reserve)
+            self._newest, self._fresh = position, 0
+            if item.entry > self._since and item.usage.input_tokens:
+                self._tokens = item.usage.input_tokens - reserve
+        cost = estimate(item)
+        self._costs.append(cost)
+        self._tokens += cost
+        self._fresh += cost
+        self._seen = item
+
     def _shrink(self, reserve: int) -> None:
+        self._leave_out(self._elide_old(reserve))
+
+    def _elide_old(self, reserve: int) -> int:
+        """Elide results until there is room again; the most tokens with which there is."""
         if self.budget is None or self._newest is None:
-            return
+            return self._tokens
         most = self.budget - reserve
         if self._tokens <= most:
-            return
+            return most
         most -= max(most - self._fresh, 0) // ROOM
         while self._tokens > most and self._elide_at < self._newest:
             self._elide()
-        while self._tokens > most and self._leave_out():
-            pass
+        return most
 
     def _elide(self) -> None:
         position = self._elide_at
@@ -150,17 +159,18 @@ class Fitter:
             self._tokens -= saved
             self._elided.append(position)
 
-    def _leave_out(self) -> bool:
+    def _leave_out(self, most: int) -> None:
+        while self._tokens > most and self._leave_one_out():
+            pass
+
+    def _leave_one_out(self) -> bool:
         """Leave the oldest turn out, with all its results; False when there is none that may go."""
         items, position, newest = self._items, self._from, self._newest or 0
         while position < newest and type(items[position]) is not TurnEntry:
             position += 1
-        turn = items[position]
-        if position >= newest or type(turn) is not TurnEntry:
+        end = self._end(position)
+        if position >= newest or end is None:
             return False
-        end = position + 1 + len(turn.calls)
-        if not all(_answers(item, turn) for item in items[position + 1 : end]):
-            return False  # a call of it is still open
         self._held += items[self._from : position]
         self._tokens -= sum(self._costs[position:end])
         self._from = end
@@ -169,6 +179,14 @@ class Fitter:
             self._elided.popleft()
         self._left_out += 1
         return True
+
+    def _end(self, position: int) -> int | None:
+        """Where the message or turn at a position ends, with its results; None: a call of it is still open."""
+        turn = self._items[position]
+        if type(turn) is not TurnEntry:
+            return position + 1
+        end = position + 1 + len(turn.calls)
+        return end if all(_answers(item, turn) for item in self._items[position + 1 : end]) else None
 
 
 def fit(items: Sequence[Item], tokens: int | None, reserve: int = 0) -> Cut:

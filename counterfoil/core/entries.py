@@ -222,6 +222,27 @@ class TurnEntry(Entry):
 
 
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
+class SummaryEntry(Entry):
+    """What a model wrote of the older part of a conversation: later requests hold it in place of that part."""
+
+    kind: ClassVar[str] = "summary"
+    text: str
+    first: int
+    """The reading numbers that it stands for, as far as its run reads them: from this one on."""
+    last: int
+    """To this one."""
+    usage: Usage = NO_USAGE
+    model: str = ""
+
+    def facts(self) -> Fields:
+        own: Fields = {"first": self.first, "last": self.last, "model": self.model, "usage": [*self.usage.facts()]}
+        return {**Entry.facts(self), **own}
+
+    def content(self) -> bytes:
+        return dumps(self.text)
+
+
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class PausedEntry(Entry):
     """The run waits for people: every call of the batch that needs nobody has its result."""
 

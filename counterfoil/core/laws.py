@@ -16,7 +16,7 @@ from counterfoil.core.laws_run import apply, skip
 from counterfoil.core.laws_state import Interaction
 
 _OF_ORDER = frozenset(
-    {"missing-result", "doubled-result", "doubled-start", "orphan-result", "approval", "sequence", "order"}
+    {"missing-result", "doubled-result", "doubled-start", "orphan-result", "approval", "sequence", "order", "summary"}
 )
 """Laws that follow from the order of entries: where entries have changed places, that is what is wrong."""
 

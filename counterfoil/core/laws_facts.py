@@ -23,6 +23,7 @@ Kind: TypeAlias = Literal[
     "dropped-tail",
     "kept",
     "child",
+    "summary",
 ]
 """What can be wrong with a record; the names are a promise."""
 

@@ -157,7 +157,27 @@ def _turn(at: Interaction, run: RunFacts, facts: Facts, _: bytes | None) -> None
             at.say("order", "the id of the call is used twice in the run", call_id=call.call_id)
         run.call_ids.add(call.call_id)
     if step not in run.turns:
-        run.turns[step] = TurnFacts(at.entry, stop, first_result, calls)
+        run.turns[step] = TurnFacts(at.entry, stop, first_result, calls, number(facts, "seq"))
+
+
+def _summary(at: Interaction, run: RunFacts, facts: Facts, _: bytes | None) -> None:
+    """It stands for what is there, whole turns with their results, never the newest, and more than the one before."""
+    at.say_all(check_thread(run, facts))
+    first, last = number(facts, "first"), number(facts, "last")
+    if not 0 < first <= last < at.free:
+        at.say("summary", f"it stands for {first} to {last}, and the conversation has 1 to {at.free - 1}")
+    if last <= run.summed:
+        at.say("summary", f"it stands for what is up to {last}, and the one before for what is up to {run.summed}")
+    run.summed = max(run.summed, last)
+    newest = run.turns.get(max(run.turns, default=-1))
+    if newest is not None and last >= newest.first and "turn" not in run.blind:
+        at.say(
+            "summary", f"it stands for what is up to {last}, and the newest turn of its run begins at {newest.first}"
+        )
+    said = (turn for other in at.runs.values() if other.thread == run.thread for turn in other.turns.values())
+    for turn in said:
+        if turn is not None and any(turn.first <= cut < turn.end for cut in (first - 1, last)):
+            at.say("summary", f"it stands for {first} to {last}, which parts the turn {turn.first} to {turn.end}")
 
 
 def _paused(at: Interaction, run: RunFacts, facts: Facts, _: bytes | None) -> None:
@@ -209,6 +229,7 @@ _CHECKS: Mapping[str, Callable[[Interaction, RunFacts, Facts, bytes | None], Non
     "note": _cancel,
     "queued": _cancel,
     "turn": _turn,
+    "summary": _summary,
     "start": check_call,
     "waiting": check_call,
     "decided": check_call,

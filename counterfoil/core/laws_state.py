@@ -51,6 +51,13 @@ class TurnFacts:
     first_result: int
     """The reading number of the first call's result."""
     calls: list[CallFacts]
+    first: int
+    """Its own first reading number."""
+
+    @property
+    def end(self) -> int:
+        """The last reading number that it or a result of it takes."""
+        return max(self.first_result + len(self.calls) - 1, self.first)
 
 
 @dataclass(slots=True, eq=False)
@@ -69,6 +76,8 @@ class RunFacts:
     ended: str | None = None
     """Status at its end; None while it is open."""
     ended_run: tuple[int, int] | None = None
+    summed: int = 0
+    """The last reading number that a summary of it stands for."""
     blind: set[str] = field(default_factory=set)
     """Kinds of its entries of which one cannot be trusted: what it may have said is not missed."""
     lost_results: int = 0

@@ -19,6 +19,7 @@ from counterfoil.core.entries import (
     QueuedEntry,
     ResumedEntry,
     RunEntry,
+    SummaryEntry,
     TurnEntry,
 )
 from counterfoil.core.items import CallStateName
@@ -118,7 +119,7 @@ class RunState:
     """Nobody drives it: it waits for child runs that are at work."""
     log: list[Entry] = field(default_factory=list)
     """What readers show beside the items, in order of arrival: approvals and decisions (also those that later
-    ones replaced), queued messages, pauses, resumes, cancels and ends."""
+    ones replaced), queued messages, summaries, pauses, resumes, cancels and ends."""
 
     def above(self) -> Iterator[RunState]:
         """The runs that wait for it, from its parent to the root."""
@@ -218,6 +219,11 @@ class Record:
             run.call_ids[call.record.call_id] = call
         (self.items if entry.thread_id is None else self.thread(entry.thread_id)).append(entry)
 
+    def _summary(self, run: RunState, entry: SummaryEntry) -> None:
+        run.log.append(entry)
+        for one in (run, *run.above()):
+            one.usage = one.usage + entry.usage
+
     def _waiting(self, run: RunState, entry: WaitingEntry) -> None:
         call = run.call_ids[entry.call_id]
         call.waiting, call.decided = entry, None
@@ -289,6 +295,7 @@ class Record:
             NoteEntry: _note,
             QueuedEntry: _queued,
             TurnEntry: _turn,
+            SummaryEntry: _summary,
             WaitingEntry: _waiting,
             DecidedEntry: _decided,
             StartEntry: _start,

@@ -20,7 +20,7 @@ class Row:
     at: datetime
     """UTC. Of a call: when the model asked for it."""
     kind: str
-    """run, message, turn (a model's text), note, call, decision, queued, paused, resumed, cancel or ended."""
+    """run, message, turn (a model's text), note, call, decision, summary, queued, paused, resumed, cancel or ended."""
     thread_id: str | None
     author: Author
     text: str

@@ -23,6 +23,7 @@ from counterfoil.core.entries import (
     QueuedEntry,
     ResumedEntry,
     RunEntry,
+    SummaryEntry,
     TurnEntry,
 )
 from counterfoil.core.narrate import (
@@ -134,6 +135,10 @@ def _plain_row(entry: Entry, run: RunState) -> Row:
         case ResumedEntry():
             text = "went on with new limits" if entry.limits is not None else "went on"
             return _row(entry, run, "resumed", SYSTEM, text)
+        case SummaryEntry():
+            row = _row(entry, run, "summary", ("Agent", ""), entry.text)
+            covered = f"the model reads it from here on in place of {entry.first} to {entry.last}"
+            return replace(row, notes=(covered,))
         case CancelEntry():
             text = f"{entry.by or 'The caller'} cancelled the run{_because(entry.reason)}"
             return _row(entry, run, "cancel", ("Human", entry.by or ""), text)
