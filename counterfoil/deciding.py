@@ -16,6 +16,7 @@ from counterfoil.core.media import Prompt, prompt_of
 from counterfoil.core.record import Record
 from counterfoil.core.result import ToolResult
 from counterfoil.core.states import OPEN
+from counterfoil.core.threads import family
 from counterfoil.decide import check_edit
 from counterfoil.dispatch import Dispatch
 from counterfoil.heart import Heart
@@ -159,10 +160,14 @@ class Deciding(Reading):
         return approval
 
     async def _waiting_run(self, tenant: str, run_id: str, call_id: str) -> str:
-        """The run whose call of this id waits: this one, or else the only one below it that has such a call."""
+        """The run whose call of this id waits, or was decided: this one, or the only one below it with such a call."""
         waiting = [a.run_id for a in await self.store.approvals(tenant, run_id) if a.call_id == call_id]
-        if run_id in waiting or not waiting:
+        if run_id in waiting:
             return run_id
+        if not waiting:  # the first decision answers for ever, also to who names the run above
+            below = family((await self.get(run_id, tenant))._fold.record, run_id).values()
+            decided = [r.run_id for r in below if call_id in r.call_ids and r.call_ids[call_id].decided is not None]
+            return decided[0] if len(decided) == 1 else run_id
         if len(waiting) > 1:
             raise NotPending(
                 f"call {call_id} waits in several runs below {run_id}: {', '.join(waiting)}; name the run, which is "

@@ -9,7 +9,20 @@ from typing import Any
 
 import pytest
 
-from counterfoil import Agent, Caller, Limits, NotPending, Policy, Rule, Run, Runtime, ToolContext, ToolError, tool
+from counterfoil import (
+    Agent,
+    Caller,
+    DecisionConflict,
+    Limits,
+    NotPending,
+    Policy,
+    Rule,
+    Run,
+    Runtime,
+    ToolContext,
+    ToolError,
+    tool,
+)
 from counterfoil.core.entries import PausedEntry
 from counterfoil.core.errors import DefinitionError, ModelError, NotAllowed
 from counterfoil.core.outcome import ErrorCode
@@ -247,7 +260,10 @@ def test_another_process_decides_by_the_parents_run_and_goes_on(place: Place) ->
             await arrives(run, "paused")
         async with place.open() as reader:
             assert (await (await reader.get(run.id)).approvals())[0].call_id == "m1"
-            await reader.approve(run.id, "m1", by="grace")
+            first_one = await reader.approve(run.id, "m1", by="grace")
+            assert (await reader.approve(run.id, "m1", by="ada")).id == first_one.id
+            with pytest.raises(DecisionConflict):
+                await reader.reject(run.id, "m1", by="ada")
             with pytest.raises(NotPending):
                 await reader.approve(run.id, "m9", by="grace")
         async with place.open(made()) as runtime:
