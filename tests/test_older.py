@@ -173,3 +173,17 @@ def test_a_run_reads_summaries_of_its_own_and_of_its_agents_runs_on_the_main_thr
         summed(book, older, text)
     found = summaries_for(book.record, book.record.runs["run-4"], own=own)
     assert [entry.text for entry in found] == (["d"] if own else ["a", "d"])
+
+
+def test_results_that_were_elided_before_a_summary_stay_so_in_a_process_that_takes_the_run_up() -> None:
+    book, fitter = Book(), Summing(3_000, 0, [], sums=True)
+    book.begin()
+    for _ in range(12):
+        book.message("m" * 800)
+        step(book, 400)
+    older = fitter.older(book.record.items, 0)
+    assert older is not None
+    fitter.summaries.append(summed(book, older))
+    cut = fitter.fit(book.record.items)
+    assert cut.elided
+    assert Summing(3_000, 0, list(fitter.summaries), sums=True).fit(book.record.items).elided == cut.elided
