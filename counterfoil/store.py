@@ -381,8 +381,9 @@ class Store(Protocol):
     async def post(self, tenant: str, run_id: str, entry: Entry) -> RunRow:
         """Append an entry by somebody who does not drive the run (a message, a cancel) and make it runnable.
 
-        A CancelEntry on a run that has ended appends nothing; any other entry leaves such a run as it is, and a note
-        any run. The runs above it become runnable too. Returns the row as it was before. Raises NotFound.
+        A CancelEntry closes the run's open approvals; on a run that has ended it appends nothing. Any other entry
+        leaves such a run as it is, and a note any run. The runs above it become runnable too. Returns the row as it
+        was before. Raises NotFound.
         """
 
     async def decide(self, tenant: str, run_id: str, call_id: str, decision: Decision) -> tuple[Approval, bool]:

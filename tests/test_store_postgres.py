@@ -762,7 +762,8 @@ def test_a_wrong_url_or_setting_is_refused(url, settings):
 
 
 def test_the_command_shows_where_the_store_is_without_its_password():
-    shown = settings(store_setting("postgresql://me:geheim@host/shop?pool=2"), Setting("tenant", "acme", "--tenant"))
+    store = store_setting("postgresql://me:geheim@host/shop?pool=2")
+    shown = settings(store, Setting("tenant", "acme", "--tenant"), "", {}, {})
     assert shown[0].value == "postgresql://me:***@host/shop?pool=2"
 
 

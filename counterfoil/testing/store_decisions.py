@@ -107,6 +107,16 @@ class DecisionTests(Bench):
         await refuses(store, NotPending, store.decide(*CALL, r.decision()))
 
     @stored
+    async def test_a_cancel_closes_every_approval_and_leaves_decisions(self, store: Store) -> None:
+        await asking(store, calls=2)
+        assert (await store.decide(*CALL, r.decision()))[1]
+        await store.post("acme", "run-1", r.cancel())
+        assert await store.approvals("acme") == []
+        other = ("acme", "run-1", "call-0-1")
+        await refuses(store, NotPending, store.decide(*other, r.decision()))
+        assert not (await store.decide(*CALL, r.decision()))[1]
+
+    @stored
     async def test_an_approval_is_consumed_by_one_start(self, store: Store) -> None:
         lease = await asking(store)
         await store.decide(*CALL, r.decision())

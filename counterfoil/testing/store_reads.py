@@ -253,8 +253,8 @@ class ReadTests(Bench):
         seen.append(await store.version())
         await store.commit(lease, [r.turn(), r.waiting()])
         seen.append(await store.version())
-        await store.post("acme", "run-1", r.cancel())
-        seen.append(await store.version())
         await store.decide("acme", "run-1", "call-0-0", r.decision())
+        seen.append(await store.version())
+        await store.post("acme", "run-1", r.cancel())
         seen.append(await store.version())
         assert len(set(seen)) == 5

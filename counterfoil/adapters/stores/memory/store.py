@@ -219,6 +219,9 @@ class MemoryStore(Keys, Living, Reports):
             return before
         run.check((entry,))
         run.log.append((entry,))
+        if isinstance(entry, CancelEntry):
+            for asked in (run.asked or {}).values():
+                asked.open = False
         if not isinstance(entry, NoteEntry):
             run.wake()
             run.updated_at = entry.at

@@ -180,6 +180,8 @@ async def post(db: Db, tenant: str, run_id: str, entry: Entry) -> RunRow:
         return before
     check(held.known((), is_asking=False), run_id, (entry,), {})
     await append(db, held.talk, held.number, (entry,))
+    if isinstance(entry, CancelEntry):
+        await send(db, "close_approvals", held.number)
     if not isinstance(entry, NoteEntry):
         await _wake(db, held, entry.at)
     return before

@@ -178,6 +178,8 @@ def post(db: WritingConnection, tenant: str, run_id: str, entry: Entry) -> RunRo
     run, tip = db.run_and_tip(tenant, run_id)
     check(db, run, tip, run_id, (entry,))
     db.rows += rows_for(tip, run.number, (entry,))
+    if isinstance(entry, CancelEntry):
+        db.execute(SQL["close_approvals"], (run.number,))
     if not isinstance(entry, NoteEntry):
         _wake(db, run, entry.at)
     return before
