@@ -1,6 +1,7 @@
 """The command line as a person types it, in this process."""
 
 import json
+import logging
 import re
 import socket
 import sqlite3
@@ -683,6 +684,7 @@ def test_serve_says_what_to_install_and_that_a_port_is_taken(monkeypatch: pytest
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         busy = type_("serve", "--dev", "--port", str(port))
+        assert logging.getLogger("counterfoil.http").handlers == []
         assert (busy.code, f"cannot listen on 127.0.0.1 port {port}" in busy.err) == (1, True)
     monkeypatch.setattr(http, "NEEDED", ("a_package_that_is_nowhere",))
     bare = type_("serve", "--dev")

@@ -1,9 +1,11 @@
 """The command that serves: the HTTP API, with a worker inside."""
 
 import asyncio
+import contextlib
 import logging
 import socket
 import sys
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -82,9 +84,8 @@ async def serve(
     given = {"disconnect_grace": disconnect_grace, "max_body": max_body, "rate": allowed}
     settings = {name: value for name, value in given.items() if value is not None}
     stop = told_to_end()
-    if log is None:
-        _log_requests()
     runtime = wiring.open_runtime(session.store, agents)
+    requests = _requests_logged() if log is None else contextlib.nullcontext()
     async with observed(runtime, log=log, traces=traces, webhook=webhook), runtime:
         if not dev and not await runtime.store.has_keys(runtime.effects.now()):
             raise Stop(
@@ -92,7 +93,7 @@ async def serve(
                 "or serve this machine alone with --dev"
             )
         served = http.create_app(runtime, dev=wiring.login() if dev else None, traces=traces, **settings)
-        with bind(host, port) as listening:
+        with requests, bind(host, port) as listening:
             await _serve(session, served, runtime, listening, stop, grace)
     return Code.DONE
 
@@ -111,11 +112,19 @@ async def _serve(
     session.out.note("stopped" if whole else "bodies that did not end in time are told to stop")
 
 
-def _log_requests() -> None:
+@contextlib.contextmanager
+def _requests_logged() -> Iterator[None]:
     """A line for each request, with its id, to standard error."""
     logs = logging.getLogger("counterfoil.http")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    before = logs.level, logs.propagate
     logs.addHandler(handler)
     logs.setLevel(logging.INFO)
     logs.propagate = False
+    try:
+        yield
+    finally:
+        logs.removeHandler(handler)
+        logs.setLevel(before[0])
+        logs.propagate = before[1]
