@@ -288,8 +288,11 @@ class Asking(Writing):
     async def _stream(self, request: ModelRequest) -> ModelTurn | None:
         """What the model gives; its deltas go to whoever listens."""
         turn: ModelTurn | None = None
-        self._thought.clear()
-        opened = (self._summing and self.agent.open_summary) or self.agent.open_model
+        if self._thought:
+            self._thought.clear()
+        opened = self.agent.open_model
+        if self._summing:
+            opened = self.agent.open_summary or opened
         stream = opened().respond(request)
         if type(stream) is not AsyncGeneratorType and not hasattr(stream, "__aiter__"):
             stream = await cast("Any", stream)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ class Author:
     type: AuthorType
 
 
+@functools.lru_cache(maxsize=4096)  # a run asks for its people and agents again and again
 def author(kind: AuthorType, name: str, tenant: str) -> Author:
     """The participant of this type and name."""
     return Author(str(uuid5(_NAMESPACE, f"{tenant}\x1f{kind}\x1f{name}")), name, kind)
