@@ -169,8 +169,8 @@ class Drive(Fitting):
                 if batch.ready:
                     batch.select()
             # As `_flush`, without a frame of its own: every call comes by here twice.
-            if batch.outbox:
-                await self.write(*batch.taken())
+            if batch.outbox and (rest := self.put(*batch.taken())) is not None:
+                await rest
             if batch.starting:
                 told = self._foreign or run.cancel is not None or run.limits.seconds is not None
                 batch.launch(None if told else self.starter)

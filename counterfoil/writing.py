@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 from counterfoil.core.entries import Entry, PausedEntry, RunEntry, TurnEntry
@@ -32,6 +32,7 @@ class Writing:
         self.run = record.runs[lease.run_id]
         self.head = cast("RunEntry", self.run.head)
         self.store = store
+        self._commit_now: Callable[[Lease, Sequence[Entry]], int | None] | None = getattr(store, "commit_now", None)
         self.effects = effects
         self.hub = hub
         self.hooks = hooks
@@ -82,17 +83,34 @@ class Writing:
             raise
         if probe is not None:
             probe("store:after:" + ",".join(e.kind for e in entries))
-        if tip == before + len(entries) and record.tip == before:
-            applied = self._applied
-            for entry in entries:
-                if entry is applied:
-                    record.tip = entry.entry
-                else:
-                    record.apply(entry)
-            if self.hooks.on_event or self.hub.listened(self.run.run_id):
-                self._publish(entries)
-        else:
+        if record.tip != before or not self._take(entries, tip):
             await self.refresh()
+
+    def put(
+        self, entries: Sequence[Entry], reports: Sequence[Any], kept: Sequence[KeptText]
+    ) -> Awaitable[None] | None:  # fmt: skip  # one row
+        """As `write`, at once where the store need not wait (`store.CommitsNow`); what is awaitable is not done yet."""
+        tip = None
+        if self._commit_now is not None and not (reports or kept) and self.effects.probe is None:
+            tip = self._commit_now(self.lease, entries)
+        if tip is None:
+            return self.write(entries, reports, kept)
+        return None if self._take(entries, tip) else self.refresh()
+
+    def _take(self, entries: Sequence[Entry], tip: int) -> bool:
+        """Take what is on record now, up to ``tip``, into the fold; False: there is more than that."""
+        record = self.record
+        if tip != record.tip + len(entries):
+            return False
+        applied = self._applied
+        for entry in entries:
+            if entry is applied:
+                record.tip = entry.entry
+            else:
+                record.apply(entry)
+        if self.hooks.on_event or self.hub.listened(self.run.run_id):
+            self._publish(entries)
+        return True
 
     async def refresh(self) -> None:
         """Take in what is on record beyond the fold."""

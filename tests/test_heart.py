@@ -250,6 +250,8 @@ def test_a_lock_that_was_lost_before_the_start_was_on_record_gives_no_start(plac
                 gate.open("b")
 
         async with first, second:
+            while any(w.steady <= 2 * DEAD_AFTER * BEAT for w in await second.store.workers()):
+                await asyncio.sleep(0.001)
             first.store.commit = late
             gate.open("a")
             run = await first.start("one", "go")

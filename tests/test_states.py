@@ -561,6 +561,32 @@ def test_a_message_into_a_run_waits_for_the_batch_and_skips_no_call(place):
 
 
 @both
+@law("5.queued-message", "11.entries")
+def test_what_a_body_put_on_record_is_read_before_the_run_goes_on(place):
+    async def main():
+        begun: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
+
+        @tool
+        async def work(n: int) -> str:
+            """Say more, the third time."""
+            if n == 3:
+                await (await begun).send("and one more thing", by="ada")
+            return f"{n} done"
+
+        desk = agent([*([call("work", n=n)] for n in range(5)), say("first"), say("second")], work)
+        async with place.open(desk) as runtime:
+            run = await runtime.start("desk", "go")
+            begun.set_result(run)
+            await run.wait()
+            assert [m["content"] for m in requests(desk)[4] if m["role"] == "user"] == ["go", "and one more thing"]
+            assert (run.answer, run.steps) == ("first", 6)
+            assert [r.output for r in run.results] == [f"{n} done" for n in range(5)]
+            assert (await runtime.verify()).ok
+
+    go(main())
+
+
+@both
 @law("5.queued-message")
 def test_a_message_keeps_a_run_going_that_would_end_with_an_answer(place):
     async def main():

@@ -32,6 +32,10 @@ _NO_CALL = None, None, None
 _CLOSE_OF_CALL = SQL["close_approvals_of_call"]
 
 
+LARGE = 64 * 1024
+"""Bytes of a result whose commit is a large job."""
+
+
 def rows_for(tip: Tip, run: int, entries: Sequence[Entry]) -> list[Row]:
     """Number the entries from the tip on, and move it; the rows to append."""
     rows: list[Row] = []
@@ -136,7 +140,7 @@ def at_once(db: WritingConnection, lease: Lease, entries: Sequence[Entry]) -> in
             right = 0 <= state < attempt and e.approval_id is None and e.lock is None  # type: ignore[attr-defined]  # as above
             after[key] = slot = attempt
         else:
-            right = 0 <= state == attempt
+            right = 0 <= state == attempt and e.size <= LARGE  # type: ignore[attr-defined]  # as above
             after[key], slot = SETTLED, 0
         if not right:
             return None

@@ -41,9 +41,6 @@ from counterfoil.store import (
     Worker as Beating,
 )
 
-LARGE = 64 * 1024
-"""Bytes of a result whose commit is a large job."""
-
 
 class SqliteStore:
     """A `Store` in one SQLite file, which several processes of one machine may have open.
@@ -177,17 +174,18 @@ class SqliteStore:
         expect: int | None = None,
     ) -> int:
         """See `Store.commit`."""
-        writer = self._writer or self._write
-        is_large = bool(kept or reports)
-        for e in entries:
-            if type(e) is ResultEntry and e.size > LARGE:
-                is_large = True
-        if change is None and expect is None and not is_large:
-            done = writer.at_once(lease, appending.at_once, lease, entries)
+        if change is None and expect is None and not (kept or reports):
+            done = self.commit_now(lease, entries)
             if done is not None:
                 return done
+        writer = self._writer or self._write
+        is_large = bool(kept or reports) or any(type(e) is ResultEntry and e.size > appending.LARGE for e in entries)
         what = appending.Commit(lease, entries, change, reports, kept, expect)
         return await (writer.submit_large if is_large else writer.submit)(appending.commit, what)
+
+    def commit_now(self, lease: Lease, entries: Sequence[Entry]) -> int | None:
+        """See `store.CommitsNow`."""
+        return (self._writer or self._write).at_once(lease, appending.at_once, lease, entries)
 
     async def post(self, tenant: str, run_id: str, entry: Entry) -> RunRow:
         """See `Store.post`."""
