@@ -23,6 +23,7 @@ from counterfoil.model import CallDelta, ModelCall, ModelRequest, ModelTurn, Rea
 from counterfoil.registry import resolve
 from counterfoil.testing.fake_anthropic import Chunks, FakeAnthropic, Play, Refusal, Whole, signature
 from counterfoil.testing.model_bench import KEY, LOOK, PNG, At, made, request, result, said, turn
+from tests.asked import Wire
 from tests.helpers import go
 
 LOOK_SENT = {"name": "look", "description": "Look it up.", "input_schema": LOOK.input_schema}
@@ -38,31 +39,8 @@ async def serving(*script: Any, **settings: Any) -> AsyncIterator[At]:
             await model.aclose()
 
 
-def sent(asked: ModelRequest | None = None, **settings: Any) -> dict[str, Any]:
-    """The body that the server got, which it found no fault in."""
-
-    async def main() -> dict[str, Any]:
-        async with serving(Play("fine"), **settings) as at:
-            await at.turn(asked)
-            return at.last.body
-
-    return asyncio.run(main())
-
-
-def answered(*script: Any, asked: ModelRequest | None = None, **settings: Any) -> list[Any]:
-    async def main() -> list[Any]:
-        async with serving(*script, **settings) as at:
-            return await at.events(asked)
-
-    return asyncio.run(main())
-
-
-def refused(*script: Any, asked: ModelRequest | None = None, **settings: Any) -> ModelError:
-    async def main() -> ModelError:
-        async with serving(*script, **settings) as at:
-            return await at.refused(asked)
-
-    return asyncio.run(main())
+WIRE = Wire(serving)
+sent, answered, refused = WIRE.sent, WIRE.answered, WIRE.refused
 
 
 def text(words: str) -> dict[str, Any]:

@@ -18,10 +18,11 @@ from counterfoil.core.content import File, Image, Text
 from counterfoil.core.errors import DefinitionError, ModelError
 from counterfoil.core.result import ToolResult
 from counterfoil.core.turn import Usage
-from counterfoil.model import CallDelta, ModelCall, ModelRequest, ModelTurn, ReasoningDelta, TextDelta
+from counterfoil.model import CallDelta, ModelCall, ModelTurn, ReasoningDelta, TextDelta
 from counterfoil.registry import resolve
 from counterfoil.testing.fake_google import Chunks, FakeGoogle, Play, Refusal, Whole
 from counterfoil.testing.model_bench import KEY, LOOK, PNG, At, made, request, result, said, turn
+from tests.asked import Wire
 
 UNSIGNED = "skip_thought_signature_validator"
 
@@ -36,31 +37,8 @@ async def serving(*script: Any, signs: bool = False, forms: bool = True, **setti
             await model.aclose()
 
 
-def sent(asked: ModelRequest | None = None, **settings: Any) -> dict[str, Any]:
-    """The body that the server got, which it found no fault in."""
-
-    async def main() -> dict[str, Any]:
-        async with serving(Play("fine"), **settings) as at:
-            await at.turn(asked)
-            return at.last.body
-
-    return asyncio.run(main())
-
-
-def answered(*script: Any, **settings: Any) -> list[Any]:
-    async def main() -> list[Any]:
-        async with serving(*script, **settings) as at:
-            return await at.events()
-
-    return asyncio.run(main())
-
-
-def refused(*script: Any, asked: ModelRequest | None = None, **settings: Any) -> ModelError:
-    async def main() -> ModelError:
-        async with serving(*script, **settings) as at:
-            return await at.refused(asked)
-
-    return asyncio.run(main())
+WIRE = Wire(serving)
+sent, answered, refused = WIRE.sent, WIRE.answered, WIRE.refused
 
 
 def pieces(*parts: dict[str, Any], finish: str | None = "STOP", **more: Any) -> Whole:
