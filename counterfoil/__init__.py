@@ -11,13 +11,22 @@ from counterfoil.tool import Tool, tool
 from counterfoil.toolcontext import ToolContext
 
 if TYPE_CHECKING:
+    # What is imported under its own name once more can be imported from here and is not counted in `__all__`.
     from counterfoil.agent import Agent
-    from counterfoil.client.blocking import Client
-    from counterfoil.client.calls import AsyncClient
+    from counterfoil.client.blocking import Client as Client
+    from counterfoil.client.calls import AsyncClient as AsyncClient
     from counterfoil.core.approval import Approval
     from counterfoil.core.call import Caller
     from counterfoil.core.content import Audio, File, Image, Json, Link, Text
+    from counterfoil.core.errors import Conflict as Conflict
+    from counterfoil.core.errors import CounterfoilError as CounterfoilError
     from counterfoil.core.errors import DecisionConflict, InvalidInput, NotFound, NotPending, ToolError
+    from counterfoil.core.errors import DefinitionError as DefinitionError
+    from counterfoil.core.errors import ModelError as ModelError
+    from counterfoil.core.errors import NotAllowed as NotAllowed
+    from counterfoil.core.errors import ServerError as ServerError
+    from counterfoil.core.errors import StoreError as StoreError
+    from counterfoil.core.errors import UsageError as UsageError
     from counterfoil.core.events import (
         CallEnded,
         CallProgress,
@@ -43,7 +52,7 @@ if TYPE_CHECKING:
         ToolFailure,
     )
     from counterfoil.core.policy import Rule
-    from counterfoil.core.report import ToolErrorReport as ToolErrorReport  # named, not counted
+    from counterfoil.core.report import ToolErrorReport as ToolErrorReport
     from counterfoil.core.result import ToolResult
     from counterfoil.hooks import Change, Hooks, Skip
     from counterfoil.policy import Policy
@@ -53,7 +62,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Agent",
     "Approval",
-    "AsyncClient",
     "Audio",
     "CallEnded",
     "CallProgress",
@@ -62,7 +70,6 @@ __all__ = [
     "Caller",
     "Cancelled",
     "Change",
-    "Client",
     "Decided",
     "DecisionConflict",
     "Denied",
@@ -107,13 +114,14 @@ _HOMES = {
     "core.approval": "Approval",
     "core.call": "Caller",
     "core.content": "Audio File Image Json Link Text",
-    "core.errors": "DecisionConflict InvalidInput NotFound NotPending ToolError",
+    "core.errors": "Conflict CounterfoilError DecisionConflict DefinitionError InvalidInput ModelError NotAllowed "
+    "NotFound NotPending ServerError StoreError ToolError UsageError",
     "core.events": "CallEnded CallProgress CallStarted CallWaiting Decided RunEnded RunPaused RunResumed RunStarted "
     "TurnDelta TurnRecorded",
     "core.limits": "Limits",
     "core.outcome": "Cancelled Denied ErrorCode Failed Rejected Skipped Succeeded ToolFailure",
     "core.policy": "Rule",
-    "core.report": "ToolErrorReport",  # for annotations of a handler; not counted among the public names
+    "core.report": "ToolErrorReport",
     "core.result": "ToolResult",
     "hooks": "Change Hooks Skip",
     "policy": "Policy",
