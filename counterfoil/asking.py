@@ -18,6 +18,7 @@ from counterfoil.core.events import TurnDelta
 from counterfoil.core.jsontext import JsonValue, clean_text, dumps, normal
 from counterfoil.core.limits import GUARD_SECONDS, MODEL_RETRIES, RETRY_AFTER_SECONDS, RETRY_SECONDS
 from counterfoil.core.record import CallState
+from counterfoil.core.threads import may_read
 from counterfoil.core.turn import NO_USAGE, Usage, moment
 from counterfoil.env import Env, asked
 from counterfoil.hooks import AfterModel, BeforeModel
@@ -163,12 +164,17 @@ class Asking(Writing):
                 if not answer:
                     continue
             tools.append(tool)
-        if (self.record.has_kept or self._reads_on) and words.READ_RESULT not in self.env.tools:
+        if (self._reads_on or (self.record.kept and self._sees_kept())) and words.READ_RESULT not in self.env.tools:
             tools.append(self._take_builtin())
         found = offered(tuple(tools))
         if all(t.offered is None for t in self.env.tools.values()):
             self._steady = found
         return found
+
+    def _sees_kept(self) -> bool:
+        """Whether something is kept apart that may be read here; then what reads it is offered from now on."""
+        self._reads_on = self._reads_on or any(may_read(self.run, one) for one in self.record.kept or ())
+        return self._reads_on
 
     def _take_builtin(self) -> Tool:
         made = self.builtin(self)

@@ -10,9 +10,9 @@ from pydantic_core import SchemaError, SchemaValidator, ValidationError, core_sc
 
 from counterfoil.core import words
 from counterfoil.core.limits import READ_RESULT_CHARS
-from counterfoil.core.record import CallState, Record
+from counterfoil.core.record import CallState, Record, RunState
 from counterfoil.core.result import ToolResult
-from counterfoil.core.turn import sees_thread
+from counterfoil.core.threads import may_read
 from counterfoil.store import Store
 from counterfoil.tool import Tool, _of_function
 
@@ -23,11 +23,8 @@ LINE_CHARS = 4_000
 HALF = LINE_CHARS // 2
 
 
-def read_result_tool(
-    record: Record, store: Store, tenant: str, thread_id: str | None, participant_id: str | None = None
-) -> Tool:
-    """The tool for one run: it sees this interaction's results on the main thread and on those of its participant."""
-    of = participant_id or (thread_id and thread_id.split(":")[1])
+def read_result_tool(record: Record, store: Store, tenant: str, run_id: str) -> Tool:
+    """The tool for one run: it reads what the run may see of its interaction."""
 
     async def read_result(
         call_id: str,
@@ -35,7 +32,7 @@ def read_result_tool(
         limit: Annotated[int, Field(ge=1)] = READ_RESULT_CHARS,
         pattern: str | None = None,
     ) -> ToolResult:
-        call = _find(record, call_id, of)
+        call = _find(record, call_id, record.runs[run_id])
         if call is None or call.result is None:
             return ToolResult.error(words.read_result_unknown(call_id))
         kept_id = call.result.kept_id
@@ -53,10 +50,10 @@ def read_result_tool(
     )
 
 
-def _find(record: Record, call_id: str, participant_id: str | None) -> CallState | None:
+def _find(record: Record, call_id: str, reader: RunState) -> CallState | None:
     for run in reversed(record.runs.values()):
         call = run.call_ids.get(call_id)
-        if call is not None and sees_thread(participant_id or "", call.turn.thread_id):
+        if call is not None and call.result is not None and may_read(reader, call.result):
             return call
     return None
 

@@ -17,7 +17,7 @@ from counterfoil.core.errors import Conflict, Fenced, NotFound, StoreError, Usag
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.record import Record
 from counterfoil.core.states import OPEN, next_expiry
-from counterfoil.core.turn import author, micros
+from counterfoil.core.turn import micros
 from counterfoil.deciding import Deciding
 from counterfoil.dispatch import REFUSED, STALE, Dispatch
 from counterfoil.hooks import Hooks, join_hooks
@@ -368,9 +368,7 @@ class Driving(Deciding):
 
 
 def _builtin(drive: Drive) -> Any:
-    tenant = drive.lease.tenant
-    me = author("Agent", drive.env.agent, tenant).id
-    return read_result_tool(drive.record, drive.store, tenant, drive.env.thread_id, me)
+    return read_result_tool(drive.record, drive.store, drive.lease.tenant, drive.run.run_id)
 
 
 def _cancelled() -> bool:

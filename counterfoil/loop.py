@@ -129,7 +129,7 @@ class Drive(Fitting):
             await self.write([ResumedEntry(**self._head())])
         self._collect_rejections()
         if run.open:
-            if self.record.has_kept or self._reads_on:
+            if self._reads_on or (self.record.kept and self._sees_kept()):
                 self._take_builtin()
             self.env.offered = frozenset(self.env.tools)
             self.batch = Batch(self, self.env, run.batch)
@@ -310,7 +310,7 @@ class Drive(Fitting):
                 for m in messages
             ])  # fmt: skip  # one list
         try:
-            steady = self._steady if not (self.record.has_kept or self._reads_on) else None
+            steady = None if (self.record.kept and self._sees_kept()) or self._reads_on else self._steady
             offer = steady or await self._offer()
             given = self.agent.instructions
             text = given if type(given) is str else await self._instructions()

@@ -337,8 +337,8 @@ class Replaying:
         return drive.go()
 
     def _builtin(self, drive: Drive) -> Tool:
-        tenant = self._script.head.caller.tenant
-        return _stand_in(read_result_tool(drive.record, cast("Store", self._log), tenant, None), self._log)
+        made = read_result_tool(drive.record, drive.store, drive.lease.tenant, drive.run.run_id)
+        return _stand_in(made, self._log)
 
     def _time_is_up(self) -> None:
         """A budget of time ends a run at its own hour, whatever the code."""

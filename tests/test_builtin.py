@@ -376,8 +376,10 @@ def test_it_shows_earlier_runs_of_the_interaction_and_nothing_of_another():
 
 
 @law("6.read_result-sees")
-def test_it_shows_results_of_its_own_thread_and_the_main_one_and_of_no_other():
+def test_it_shows_results_of_its_own_threads_and_the_main_one_and_of_no_other():
     from counterfoil.builtin import read_result_tool
+    from counterfoil.core.call import Caller
+    from counterfoil.core.entries import RunEntry
     from counterfoil.core.record import Record
     from counterfoil.core.turn import author
 
@@ -386,16 +388,24 @@ def test_it_shows_results_of_its_own_thread_and_the_main_one_and_of_no_other():
 
     async def main() -> None:
         seen = await _one_kept()
+        caller = Caller()
         store, entries = seen._runtime.store, await seen._runtime.store.entries("default", seen.interaction_id)
         for written in threads:
             for entry in entries:
                 entry.thread_id = written
-            record = Record(entries)
             rows = found.setdefault(written, [])
-            for reader in threads:
-                made = read_result_tool(record, store, "default", reader)
+            for name in ("chief", "a", "b"):
+                thread, after = f"dispatch:{author('Agent', name, 'default').id}:r", Record(entries).tip + 1
+                head = RunEntry(
+                    run_id="r", thread_id=thread, at=0, entry=after, agent=name, caller=caller, limits=LIMITS
+                )
+                made = read_result_tool(Record([*entries, head]), store, "default", "r")
                 result = await made.fn(call_id="big")
                 rows.append(result.executed)
+                # As its model sees it: what came while it worked stands on no thread of its own.
+                head.entry = 1
+                made = read_result_tool(Record([head, *entries]), store, "default", "r")
+                assert not (await made.fn(call_id="big")).executed
 
     asyncio.run(main())
     private = threads[1:]

@@ -244,9 +244,11 @@ def test_queued_messages_wait_until_they_are_delivered() -> None:
 
 
 @law("6.kept-apart")
-def test_the_record_knows_whether_a_result_is_kept_apart() -> None:
-    assert a_call().record.has_kept is False
-    assert a_call(seal(ToolResult.text("…").content, SUCCEEDED), kept_id="id").record.has_kept is True
+def test_the_record_knows_what_is_kept_apart() -> None:
+    assert a_call().record.kept is None
+    kept = a_call(seal(ToolResult.text("…").content, SUCCEEDED), kept_id="id").record.kept
+    assert kept is not None
+    assert [one.kept_id for one in kept] == ["id"]
 
 
 def test_the_runs_of_an_interaction_share_its_items_and_nothing_else() -> None:

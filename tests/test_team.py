@@ -708,6 +708,40 @@ def test_each_run_of_a_team_can_be_replayed_as_it_was() -> None:
     go(main())
 
 
+@law("6.read_result-sees", "9.sees")
+@both
+def test_what_reads_on_is_offered_for_what_a_run_may_see_and_a_replay_says_the_same(place: Place) -> None:
+    gate, long = Gate(), "g" * 5_000
+    apart = Limits(keep_apart_bytes=1_000)
+    dig = tool(read_only=True, name="dig")(lambda: long)
+    # The miner keeps a result apart, and its answer is kept apart in its manager; the smith works on meanwhile.
+    miner = agent([call("dig", id="d"), say(long)], dig, name="miner", limits=apart)
+    smith = agent([call("work", at=at, id=at) for at in "ab"] + [say("s")], gate.tool(), name="smith")
+    more = [give("miner", "Again.", "again"), say("done")]
+    chief = team(miner, smith, then=more, limits=apart)
+
+    def offered(of: Agent) -> list[bool]:
+        return ["read_result" in [t["name"] for t in r.tools] for r in of.model.requests]  # type: ignore[union-attr]  # as `requests`
+
+    async def main() -> None:
+        async with place.open(chief) as runtime:
+            run = await runtime.start(chief, "Go.")
+            await gate.began("a")
+            await until(lambda: child_of(run).status == "completed")
+            gate.open("a", "b")
+            await run.wait()
+            assert run.status == "completed", run.reason
+            # Neither the other's thread nor what came to the main one after it began is the smith's to read.
+            assert offered(smith) == [False, False, False]
+            assert offered(miner) == [False, True, True, True]  # in its second task from the first turn on
+            assert offered(chief) == [False, True, True]
+            for row in await runtime.runs():
+                again = await runtime.replay(row.run_id)
+                assert again.ok, again.differences
+
+    go(main())
+
+
 @law("9.sees", "5.queued-message")
 def test_a_message_to_a_run_is_delivered_to_that_run_alone() -> None:
     gate = Gate()

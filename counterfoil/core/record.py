@@ -137,7 +137,7 @@ class RunState:
 class Record:
     """An interaction, folded. Append-only: `apply` each entry once, in order of arrival."""
 
-    __slots__ = ("has_kept", "items", "notes", "queued", "runs", "threads", "tip")
+    __slots__ = ("items", "kept", "notes", "queued", "runs", "threads", "tip")
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self.runs: dict[str, RunState] = {}
@@ -148,8 +148,8 @@ class Record:
         self.notes: list[NoteEntry] = []
         self.queued: dict[int, QueuedEntry] = {}
         """Messages that wait to be delivered, by entry."""
-        self.has_kept = False
-        """Some result is kept apart."""
+        self.kept: list[ResultEntry] | None = None
+        """Results that are kept apart, of every run."""
         self.tip = 0
         for entry in entries:
             self.apply(entry)
@@ -242,7 +242,9 @@ class Record:
     def _result(self, run: RunState, entry: ResultEntry) -> None:
         call = run.call_ids[entry.call_id]
         call.result = entry
-        self.has_kept = self.has_kept or entry.kept_id is not None
+        if entry.kept_id is not None:
+            self.kept = self.kept or []
+            self.kept.append(entry)
         run.open -= 1
         if not run.open:
             failed = True

@@ -7,9 +7,9 @@ from types import EllipsisType
 from typing import TypeAlias
 
 from counterfoil.core.call_entries import ResultEntry
-from counterfoil.core.entries import MessageEntry, NoteEntry, TurnEntry
+from counterfoil.core.entries import MessageEntry, NoteEntry, RunEntry, TurnEntry
 from counterfoil.core.record import Item, Record, RunState
-from counterfoil.core.turn import author
+from counterfoil.core.turn import author, sees_thread
 from counterfoil.core.words import overheard
 
 Thread: TypeAlias = "str | EllipsisType | None"
@@ -69,18 +69,33 @@ class View:
         return self.items
 
 
+def may_read(run: RunState, result: ResultEntry) -> bool:
+    """Whether a result may be read in a run: on its own thread; on others as its model reads them.
+
+    Those are the main one and its agent's, as they were when it began.
+    """
+    head = run.head
+    if head is None or result.thread_id == head.thread_id:
+        return True
+    return 0 < result.entry < head.entry and sees_thread(_agent_id(head), result.thread_id)
+
+
 def view_of(record: Record, run: RunState) -> View | None:
     """What the model of a run sees; None: the main thread as it is, all of it."""
     head = run.head
     if head is None or not (record.threads or head.thread_id is not None):
         return None
-    private = record.threads.get(f"private:{author('Agent', head.agent, head.caller.tenant).id}", [])
+    private = record.threads.get(f"private:{_agent_id(head)}", [])
     if head.thread_id is None and not private:
         return None
     reader = None if head.thread_id is None else head.agent
     said = sorted((i for i in [*record.items, *private] if type(i) is not ResultEntry), key=lambda i: i.sequence)
     before = [i for item in said if 0 < item.entry < head.entry for i in _as_seen(record, item, reader, head.entry)]
     return View(record, run, before)
+
+
+def _agent_id(head: RunEntry) -> str:
+    return author("Agent", head.agent, head.caller.tenant).id
 
 
 def _as_seen(record: Record, item: Item, reader: str | None, before: int) -> list[Item]:
