@@ -88,12 +88,25 @@ class Reading:
 
     async def runs(
         self, *, tenant: str = "default", status: str | None = None, agent: str | None = None,
-        interaction: str | None = None, limit: int = 50, before: str | None = None,
+        interaction: str | None = None, limit: int = 50, before: str | None = None, roots: bool = False,
     ) -> list[RunRow]:  # fmt: skip  # rows by what belongs together
-        """Runs of a tenant, newest first."""
+        """Runs of a tenant, newest first.
+
+        Args:
+            tenant: whose.
+            status: only these; likewise ``agent`` and ``interaction``.
+            agent: as ``status``.
+            interaction: as ``status``.
+            limit: how many at most.
+            before: a run's id; runs that are older.
+            roots: none that another run waits for, whose ``parent`` is that run's id.
+
+        Raises:
+            NotFound: the tenant has no run ``before``.
+        """
         self._check()
         return await self.store.runs(
-            tenant, status=status, agent=agent, interaction_id=interaction, limit=limit, before=before
+            tenant, status=status, agent=agent, interaction_id=interaction, limit=limit, before=before, roots=roots
         )
 
     async def interaction(self, interaction_id: str, *, tenant: str = "default") -> InteractionRow:

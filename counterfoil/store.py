@@ -17,10 +17,11 @@ from typing import NamedTuple, Protocol
 from counterfoil.core.approval import Approval, Decision
 from counterfoil.core.entries import Entry
 from counterfoil.core.errors import UsageError
+from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.keys import ApiKey
 from counterfoil.core.limits import HEARTBEAT
 from counterfoil.core.report import ReportGroup, ToolErrorReport
-from counterfoil.core.turn import Author
+from counterfoil.core.turn import Author, date_json, moment
 
 SWEEP_ROWS = 100
 """Runs that a sweep reads at once, at most: more than one worker claims before it looks again."""
@@ -75,9 +76,25 @@ class RunRow:
     """When a driver must look at a paused run though nobody decided: the earliest expiry of an approval."""
     key: str | None = None
     parent: str | None = None
+    """The run whose call waits for this one; None of a root run."""
     pool: str = "default"
     priority: int = 0
     not_before: int | None = None
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """The row as a list of runs has it at every door; times as `date_json` writes them."""
+        return {
+            "runId": self.run_id,
+            "interactionId": self.interaction_id,
+            "parentRunId": self.parent,
+            "tenant": self.tenant,
+            "agent": self.agent,
+            "status": self.status,
+            "endedBy": self.ended_by,
+            "key": self.key,
+            "createdAt": date_json(moment(self.created_at)),
+            "updatedAt": date_json(moment(self.updated_at)),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,6 +466,7 @@ class Store(Protocol):
         interaction_id: str | None = None,
         limit: int = 50,
         before: str | None = None,
+        roots: bool = False,
     ) -> list[RunRow]:
         """Runs of the tenant, newest first.
 
@@ -459,6 +477,7 @@ class Store(Protocol):
             interaction_id: as ``status``.
             limit: how many at most.
             before: a run id; runs that are older.
+            roots: none that another run waits for.
 
         Raises:
             NotFound: the tenant has no run ``before``.

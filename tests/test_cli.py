@@ -680,6 +680,16 @@ def test_what_waits_below_a_run_is_decided_by_that_run_and_a_question_is_answere
     assert typed.out.endswith("They said: All is well.\n")
 
 
+def test_the_last_run_and_the_roots_are_none_that_another_run_waits_for() -> None:
+    run = run_of("chief", "--user", "ada")
+    child, root = type_("runs", "--json").data
+    assert (child["parentRunId"], child["agent"], root["parentRunId"], root["runId"]) == (run, "miner", None, run)
+    assert type_("runs", "--roots", "--json").data == [root]
+    _, first, second = type_("runs").out.splitlines()
+    assert first.endswith(f"miner (for {second.split()[0]})")
+    assert type_("show", "last", "--json").data["runId"] == run
+
+
 def test_serve_says_what_to_install_and_that_a_port_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -68,7 +68,15 @@ def test_a_team_asks_people_in_the_middle_and_each_thread_is_read_alone_by_who_m
                 alone = (await root.get(f"/v1/runs/{run}/context", params={"thread": thread})).json()["items"]
                 assert [i["sequence"] for i in alone] == [i["sequence"] for i in every if i["threadId"] == thread]
                 assert (await ada.get(f"/v1/runs/{run}/context", params={"thread": thread})).status_code == 403
-            assert {r["runId"] for r in (await ada.get("/v1/runs")).json()["items"]} == {run}
-            assert {r["runId"] for r in (await root.get("/v1/runs")).json()["items"]} == {run, child}
+            # A page is full of what the key may see, and its cursor names nothing else.
+            again = await http.runtime.start("chief", "Go.")
+            pages = [(await ada.get("/v1/runs", params={"limit": 1})).json()]
+            pages.append((await ada.get("/v1/runs", params={"limit": 1, "cursor": pages[0]["next"]})).json())
+            assert [[r["runId"] for r in page["items"]] for page in pages] == [[again.id], [run]]
+            assert pages[1]["next"] is None
+            roots = (await root.get("/v1/runs", params={"roots": True})).json()["items"]
+            assert [r["runId"] for r in roots] == [again.id, run]
+            every = (await root.get("/v1/runs", params={"interaction": talk})).json()["items"]
+            assert {r["runId"]: r["parentRunId"] for r in every} == {run: None, child: run}
 
     go(main())

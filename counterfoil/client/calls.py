@@ -147,7 +147,7 @@ class AsyncClient:
 
     async def runs(
         self, *, status: str | None = None, agent: str | None = None, interaction: str | None = None,
-        before: str | None = None, limit: int | None = None,
+        before: str | None = None, limit: int | None = None, roots: bool = False,
     ) -> AsyncGenerator[RunInfo]:  # fmt: skip  # two rows
         """Runs, newest first, page by page.
 
@@ -157,8 +157,10 @@ class AsyncClient:
             interaction: of this conversation.
             before: older than this run.
             limit: so many at most.
+            roots: none that another run waits for.
         """
         where = {"status": status, "agent": agent, "interaction": interaction, "before": before}
+        where["roots"] = "true" if roots else None
         async for item in self._pages("/v1/runs", where, limit):
             yield run_info(item)
 

@@ -91,6 +91,19 @@ class ReadTests(Bench):
         assert await ids(agent="' OR 1=1 --") == []
 
     @stored
+    async def test_runs_that_others_wait_for_name_them_and_can_be_left_out(self, store: Store) -> None:
+        await claimed(store)
+        await store.create(r.new_run("run-2", new_interaction=False, parent="run-1"))
+        await claimed(store, "run-3", "talk-3")
+        rows = await store.runs("acme")
+        assert [(row.run_id, row.parent) for row in rows] == [("run-3", None), ("run-2", "run-1"), ("run-1", None)]
+        assert [row.to_json()["parentRunId"] for row in rows] == [None, "run-1", None]
+        # A page is filled with what is asked for.
+        assert [row.run_id for row in await store.runs("acme", roots=True, limit=2)] == ["run-3", "run-1"]
+        assert [row.run_id for row in await store.runs("acme", roots=True, before="run-2")] == ["run-1"]
+        assert await store.runs("acme", roots=True, interaction_id="talk-1", status="paused") == []
+
+    @stored
     async def test_reports_are_read_newest_first_by_filter(self, store: Store) -> None:
         lease = await claimed(store)
         other = await claimed(store, "run-2", "talk-2")

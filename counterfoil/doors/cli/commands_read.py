@@ -74,41 +74,33 @@ async def runs(
     agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Of this agent.")] = None,
     limit: _LIMIT = 50,
     before: Annotated[str | None, typer.Option("--before", metavar="RUN", help="Older than this run.")] = None,
+    roots: Annotated[bool, typer.Option("--roots", help="None that another run waits for.")] = False,
 ) -> int:
     """Runs, newest first."""
     if status is not None and status not in STATUSES:
         raise Stop(f"--status: expected one of {', '.join(STATUSES)}, got {status!r:.80}")
     async with session.reader() as runtime:
         older = None if before is None else (await find_run(session, runtime, before)).id
-        rows = await runtime.runs(tenant=session.tenant, status=status, agent=agent, limit=limit, before=older)
-    if session.json:
-        session.out.data(
-            [
-                {
-                    "runId": row.run_id,
-                    "interactionId": row.interaction_id,
-                    "parentRunId": row.parent,
-                    "tenant": row.tenant,
-                    "agent": row.agent,
-                    "status": row.status,
-                    "endedBy": row.ended_by,
-                    "key": row.key,
-                    "createdAt": date_json(moment(row.created_at)),
-                    "updatedAt": date_json(moment(row.updated_at)),
-                }
-                for row in rows
-            ]
+        rows = await runtime.runs(
+            tenant=session.tenant, status=status, agent=agent, limit=limit, before=older, roots=roots
         )
+    if session.json:
+        session.out.data([row.to_json() for row in rows])
         return Code.DONE
     if not rows:
         session.out.note("no runs")
         return Code.DONE
-    ids = short_ids([row.run_id for row in rows])
+    ids = short_ids([*(row.run_id for row in rows), *(row.parent for row in rows if row.parent)])
     print_table(
         session.out.console,
         ("run", "began (UTC)", "status", "agent"),
         [
-            (ids[row.run_id], moment_text(row.created_at), status_text(row.status, row.ended_by), row.agent)
+            (
+                ids[row.run_id],
+                moment_text(row.created_at),
+                status_text(row.status, row.ended_by),
+                f"{row.agent} (for {ids[row.parent]})" if row.parent else row.agent,
+            )
             for row in rows
         ],
     )

@@ -77,10 +77,10 @@ def root_options(
 ) -> None:
     """Accountable tool calls for AI agents: every call gets exactly one result, on record.
 
-    RUN is a run's id, a unique beginning of it, or the word last. CALL is a call's id or a unique beginning;
-    it may be left out where only one call waits. The store is --store URL, else COUNTERFOIL_STORE, else what
-    the file of settings says, else .counterfoil/counterfoil.db in this folder; --server URL, or COUNTERFOIL_URL,
-    asks a server in its place, with the key in COUNTERFOIL_KEY.
+    RUN is a run's id, a unique beginning of it, or the word last: the newest run that no other waits for. CALL is a
+    call's id or a unique beginning; it may be left out where only one call waits. The store is --store URL, else
+    COUNTERFOIL_STORE, else what the file of settings says, else .counterfoil/counterfoil.db in this folder; --server
+    URL, or COUNTERFOIL_URL, asks a server in its place, with the key in COUNTERFOIL_KEY.
     """
 
     def configure() -> None:
@@ -257,7 +257,7 @@ async def find_run(session: Session, runtime: Runtime, text: str) -> Run:
         except NotFound:
             raise _no_run(session, text) from None
     if text == "last":
-        newest = await runtime.runs(limit=1, tenant=session.tenant)
+        newest = await runtime.runs(limit=1, roots=True, tenant=session.tenant)
         if not newest:
             raise Stop("there is no run yet; `counterfoil run MODULE:AGENT PROMPT` starts one", Code.NOT_FOUND)
         return await runtime.get(newest[0].run_id, tenant=session.tenant)

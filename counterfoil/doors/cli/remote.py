@@ -77,6 +77,11 @@ class _Listed:
     key: str | None
     created_at: int
     updated_at: int
+    data: dict[str, JsonValue]
+
+    def to_json(self) -> dict[str, JsonValue]:
+        """The row as the server writes it."""
+        return self.data
 
 
 class Remote:
@@ -142,5 +147,5 @@ class Remote:
 def _listed(run: RunInfo) -> _Listed:
     return _Listed(
         run.run_id, run.interaction_id, run.parent_run_id, str(run.data.get("tenant")), run.agent, run.status,
-        run.ended_by, run.key, micros(run.created_at), micros(run.updated_at),
+        run.ended_by, run.key, micros(run.created_at), micros(run.updated_at), run.data,
     )  # fmt: skip  # two rows

@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.limits import Limits
 from counterfoil.core.timeline import Row, rows
-from counterfoil.core.turn import date_json, moment, thread_kind
+from counterfoil.core.turn import date_json, thread_kind
 from counterfoil.core.wire import context_items, run_json, timeline_items
 from counterfoil.doors.http import bodies, shapes
 from counterfoil.doors.http.access import Access, Reader, Starter
@@ -92,10 +92,12 @@ async def go_on(
 async def list_runs(
     access: Reader,
     runtime: Held,
+    *,
     status: Annotated[shapes.Status | None, Query()] = None,
     agent: Annotated[str | None, Query(max_length=200)] = None,
     interaction: Annotated[str | None, Query(max_length=200)] = None,
     before: Annotated[str | None, Query(max_length=200, description="Older than this run.")] = None,
+    roots: Annotated[bool, Query(description="None that another run waits for; so it is without `threads`.")] = False,
     cursor: Cursor = None,
     limit: Limit = PAGE,
 ) -> Response:
@@ -104,23 +106,9 @@ async def list_runs(
     found = await runtime.runs(
         tenant=access.tenant, status=status, agent=agent and plain(agent),
         interaction=interaction and plain(interaction), limit=limit + 1, before=older,
-    )  # fmt: skip  # two rows
-    items: list[JsonValue] = [
-        {
-            "runId": row.run_id,
-            "interactionId": row.interaction_id,
-            "parentRunId": row.parent,
-            "tenant": row.tenant,
-            "agent": row.agent,
-            "status": row.status,
-            "endedBy": row.ended_by,
-            "key": row.key,
-            "createdAt": date_json(moment(row.created_at)),
-            "updatedAt": date_json(moment(row.updated_at)),
-        }
-        for row in found[:limit]
-        if access.threads or row.parent is None
-    ]
+        roots=roots or not access.threads,
+    )  # fmt: skip  # rows by what belongs together
+    items: list[JsonValue] = [row.to_json() for row in found[:limit]]
     return Json({"items": items, "next": cursor_of(found[limit - 1].run_id) if len(found) > limit else None})
 
 

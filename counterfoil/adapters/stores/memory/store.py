@@ -277,6 +277,7 @@ class MemoryStore(Keys, Living, Reports):
         interaction_id: str | None = None,
         limit: int = 50,
         before: str | None = None,
+        roots: bool = False,
     ) -> list[RunRow]:
         """See `Store.runs`."""
         needs_tenant(tenant)
@@ -289,6 +290,7 @@ class MemoryStore(Keys, Living, Reports):
             if status in (None, run.status)
             and agent in (None, run.new.agent)
             and interaction_id in (None, run.new.interaction_id)
+            and not (roots and run.new.parent)
         ]
         return found[:limit]
 

@@ -229,10 +229,12 @@ class PostgresStore:
         interaction_id: str | None = None,
         limit: int = 50,
         before: str | None = None,
+        roots: bool = False,
     ) -> list[RunRow]:
         """See `Store.runs`."""
         needs_tenant(tenant)
-        return await self._read(reading.runs, tenant, before, (status, agent, interaction_id), max(limit, 0))
+        where = status, agent, interaction_id, roots
+        return await self._read(reading.runs, tenant, before, where, max(limit, 0))
 
     async def open_runs(self, wanted: Wanted) -> list[RunRow]:
         """See `Store.open_runs`."""

@@ -49,7 +49,7 @@ def _number(db: Connection, tenant: str, run_id: str) -> int:
 
 
 def runs(db: Connection, tenant: str, before: str | None, where: Mapping[str, str | int | None]) -> list[RunRow]:
-    """See `Store.runs`; ``where`` holds status, agent, interaction and limit."""
+    """See `Store.runs`; ``where`` holds status, agent, interaction, roots and limit."""
     where = {**where, "tenant": tenant, "before": None if before is None else _number(db, tenant, before)}
     return [row_of(values) for values in db.execute(SQL["runs"], where).fetchall()]
 

@@ -214,11 +214,12 @@ class SqliteStore:
         interaction_id: str | None = None,
         limit: int = 50,
         before: str | None = None,
+        roots: bool = False,
     ) -> list[RunRow]:
         """See `Store.runs`."""
         needs_tenant(tenant)
-        where = {"status": status, "agent": agent, "interaction": interaction_id, "limit": max(limit, 0)}
-        return await self._read.submit(reading.runs, tenant, before, where)
+        where = {"status": status, "agent": agent, "interaction": interaction_id, "roots": roots}
+        return await self._read.submit(reading.runs, tenant, before, {**where, "limit": max(limit, 0)})
 
     async def open_runs(self, wanted: Wanted) -> list[RunRow]:
         """See `Store.open_runs`."""

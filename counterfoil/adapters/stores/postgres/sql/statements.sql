@@ -237,7 +237,8 @@ WHERE hashtextextended(r.tenant, 0) = hashtextextended($1, 0) AND r.tenant = $1
     AND ($3::text IS NULL OR r.status = $3)
     AND ($4::text IS NULL OR r.agent = $4)
     AND ($5::text IS NULL OR i.id = $5)
-ORDER BY r.number DESC LIMIT $6
+    AND (NOT $6::boolean OR r.parent IS NULL)
+ORDER BY r.number DESC LIMIT $7
 
 -- name: owners
 WITH RECURSIVE found (owner) AS (

@@ -202,6 +202,7 @@ WHERE r.tenant = :tenant
     AND (:status IS NULL OR r.status = :status)
     AND (:agent IS NULL OR r.agent = :agent)
     AND (:interaction IS NULL OR i.id = :interaction)
+    AND (NOT :roots OR r.parent IS NULL)
 ORDER BY r.number DESC LIMIT :limit
 
 -- name: owners
