@@ -10,23 +10,21 @@ from typing import Any, cast
 
 from counterfoil.core import words
 from counterfoil.core.call_entries import LateEntry, MemoEntry, ResultEntry, StartEntry
-from counterfoil.core.content import Text
 from counterfoil.core.entries import EndedEntry, Entry, RunEntry
 from counterfoil.core.jsontext import JsonValue, loads, normal
 from counterfoil.core.limits import ATTEMPTS
-from counterfoil.core.outcome import Cancelled, ErrorCode, Failed
+from counterfoil.core.outcome import ErrorCode, Failed
 from counterfoil.core.record import CallState, RunState
 from counterfoil.core.report import ToolErrorReport
-from counterfoil.core.result import seal
 from counterfoil.core.states import OPEN
 from counterfoil.core.verdict import Verdict
 from counterfoil.docket import Docket
 from counterfoil.driver import Driver
 from counterfoil.eager import Starter
 from counterfoil.ending import End, finish
-from counterfoil.env import ChildFailed, Env, Finished, Ready, Refused
+from counterfoil.env import ChildFailed, Env, Finished, Ready
 from counterfoil.execute import Execution, ExecutionHooks
-from counterfoil.judge import edited_by, fail, out_of_budget
+from counterfoil.judge import edited_by, fail
 from counterfoil.store import KeptText
 from counterfoil.team import tools_of
 
@@ -51,7 +49,7 @@ class Batch(Docket, ExecutionHooks):
         self.flights: dict[int, Execution] = {}
         self.locking: set[int] = set()
         self.outliving: set[int] = set()
-        """Calls of which an earlier attempt may still run here."""
+        """Calls of which an earlier attempt, or the run that they waited for, may still run."""
         self.children: dict[int, Ready] = {}
         """Calls that wait for a run of another agent, by index."""
         self.spawning: list[int] = []
@@ -65,7 +63,7 @@ class Batch(Docket, ExecutionHooks):
         return index in self.flights or index in self.children
 
     def may_run(self, index: int) -> bool:
-        """Whether an earlier attempt at the call may still run here."""
+        """Whether an earlier attempt at the call, or the run that it waited for, may still run."""
         return index in self.outliving
 
     # run
@@ -116,22 +114,26 @@ class Batch(Docket, ExecutionHooks):
 
     async def wait_again(self, call: CallState) -> None:
         """Go on waiting for the run that a call was handed to."""
-        start, team = cast("StartEntry", call.start), self.env.team
-        name = call.record.tool_name
-        tool = self.env.tools.get(name) or tools_of(self.env.agent, ())[name]
-        arguments = cast("dict[str, Any]", loads(start.effective))
-        ready = Ready(
-            tool, arguments, start.effective, start.parsed, Verdict("allow", None, None, None), attempt=start.attempt,
-            edited_by=edited_by(call), began=self.env.effects.clock(), child_id=start.child,
-        )  # fmt: skip  # two rows
+        ready = self._handed_on(call)
         is_there = call.child in self.drive.record.runs
-        if team.again(self.env, ready) or is_there:
+        if self.env.team.again(self.env, ready) or is_there:
             self.children[call.index] = ready
             if not is_there:
                 self.spawning.append(call.index)
             return
-        reason = words.child_end(str(arguments.get("agent") or arguments.get("participant")), "failed", None)
-        await self.settle(call, fail(ErrorCode.CHILD_FAILED, name, reason=reason), ready.began)
+        whom = ready.arguments.get("agent") or ready.arguments.get("participant")
+        reason = words.child_end(str(whom), "failed", None)
+        await self.settle(call, fail(ErrorCode.CHILD_FAILED, ready.tool.name, reason=reason), ready.began)
+
+    def _handed_on(self, call: CallState) -> Ready:
+        """What was judged of a call that waits for another run, from the record."""
+        start, name = cast("StartEntry", call.start), call.record.tool_name
+        return Ready(
+            self.env.tools.get(name) or tools_of(self.env.agent, ())[name],
+            cast("dict[str, Any]", loads(start.effective)), start.effective, start.parsed,
+            Verdict("allow", None, None, None), attempt=start.attempt, edited_by=edited_by(call),
+            began=self.env.effects.clock(), child_id=start.child,
+        )  # fmt: skip  # rows by what belongs together
 
     async def look_below(self) -> bool:
         """See to it that the runs which calls wait for are on record, as their starts are, and take what they came to.
@@ -148,12 +150,27 @@ class Batch(Docket, ExecutionHooks):
             if child is None or child.ended is None or child.status in OPEN:
                 continue
             del self.children[index]
+            if child.status == "cancelled" and self.drive.stopping:
+                await self._cancel(call, ready)
+                continue
             x = Execution(self.env, call, ready, self, self._on_end)
             now, start = self.env.effects.now(), cast("StartEntry", call.start)
             x.started_at, x.clock0 = start.at, self.env.effects.clock() - (now - start.at) / 1_000_000
             x.body_over = True
             self._record(x, await finish(x, _answer(child), last=True), now)
         return bool(self.outbox)
+
+    async def cancel_below(self) -> None:
+        """Have the runs end that calls wait for; `look_below` settles each call when its run has, and none begins."""
+        self.spawning, self.children = [], {}
+        for call in self.calls:
+            if call.child is not None and await self.env.team.cancel(call.child, self._why()):
+                self.children[call.index] = self._handed_on(call)
+
+    def leave_below(self) -> None:
+        """Wait no more for the runs that have not ended."""
+        self.outliving.update(self.children)
+        self.children = {}
 
     def _unfinished_before(self, index: int) -> bool:
         return any(i < index for i in self.locking) or any(i < index for i in self.ready)
@@ -367,27 +384,3 @@ class Batch(Docket, ExecutionHooks):
         for index, ready in idle.items():
             if ready.locked:
                 self.drive.locks.give(self.env.caller.tenant, self, index)
-
-    async def cancel_idle(self, why: str | None) -> None:
-        """Settle every call that runs nothing: cancelled, or with a limit's name, failed."""
-        for call in self.calls:
-            if call.result is not None or call.index in self.flights:
-                continue
-            if any(isinstance(e, ResultEntry) and e.index == call.index for e in self.outbox):
-                continue
-            name = call.record.tool_name
-            reason = self.env.run.cancel.reason if self.env.run.cancel else why and f"the limit of {why} is reached"
-            if call.child is not None:
-                await self.env.team.cancel(call.child, reason)
-            known = self.ready.pop(call.index, None) or self.asks.pop(call.index, None)
-            known = known or self.children.pop(call.index, None)
-            if type(known) is Ready and known.locked:
-                self.drive.locks.give(self.env.caller.tenant, self, call.index)
-            began = self.env.effects.clock()
-            if why is not None:
-                await self.settle(call, out_of_budget(call, known, why), began)
-                continue
-            started = call.start is not None
-            text = words.cancelled(name, started=started, ended=True)
-            result = seal((Text(text),), Cancelled(reason))
-            await self.settle(call, Refused(result), began)

@@ -11,18 +11,32 @@ from typing import Any, cast
 from counterfoil.core import words
 from counterfoil.core.approval import Approval, ApprovalKind, input_digest
 from counterfoil.core.call_entries import ResultEntry, StartEntry, WaitingEntry
+from counterfoil.core.content import Text
 from counterfoil.core.entries import Entry, MessageEntry
 from counterfoil.core.jsontext import JsonValue, dumps, loads
 from counterfoil.core.limits import ATTEMPTS
-from counterfoil.core.outcome import ErrorCode, Failed, ToolFailure
+from counterfoil.core.outcome import Cancelled, ErrorCode, Failed, ToolFailure
 from counterfoil.core.record import CallState
 from counterfoil.core.report import ToolErrorReport
+from counterfoil.core.result import seal
 from counterfoil.core.turn import RUNS_NOTHING, AuthorType, author, moment
 from counterfoil.core.verdict import Verdict
 from counterfoil.driver import Driver
 from counterfoil.ending import keep_apart, make_report, not_again, with_edit, without_end
 from counterfoil.env import Asks, Env, Ready, Refused
-from counterfoil.judge import Word, cut_off, duplicates, edited_by, fail, judge, judged, readmit, refuse, repeated
+from counterfoil.judge import (
+    Word,
+    cut_off,
+    duplicates,
+    edited_by,
+    fail,
+    judge,
+    judged,
+    out_of_budget,
+    readmit,
+    refuse,
+    repeated,
+)
 from counterfoil.render import content_size
 from counterfoil.store import Behind, KeptText
 from counterfoil.team import child_id, thread_of
@@ -54,7 +68,11 @@ class Docket:
         raise NotImplementedError
 
     def may_run(self, index: int) -> bool:
-        """Whether an earlier attempt at the call may still run here."""
+        """Whether an earlier attempt at the call, or the run that it waited for, may still run."""
+        raise NotImplementedError
+
+    def locked(self, index: int) -> None:
+        """A lock was taken for this call."""
         raise NotImplementedError
 
     # judge
@@ -313,3 +331,30 @@ class Docket:
             else:
                 self.outbox.append(self._waiting(call, "interrupted", None))
                 self.asked = True
+
+    # end early
+
+    async def cancel_idle(self) -> None:
+        """Settle every call that runs nothing, here or in a run below: cancelled, or with a limit's name, failed."""
+        for call in self.calls:
+            if call.result is not None or self.running(call.index):
+                continue
+            if any(isinstance(e, ResultEntry) and e.index == call.index for e in self.outbox):
+                continue
+            known = self.ready.pop(call.index, None) or self.asks.pop(call.index, None)
+            if type(known) is Ready and known.locked:
+                self.drive.locks.give(self.env.caller.tenant, self, call.index)
+            await self._cancel(call, known)
+
+    async def _cancel(self, call: CallState, known: Ready | Asks | None) -> None:
+        why, began = cast("str", self.drive.stopping), self.env.effects.clock()
+        if why != "cancel":
+            await self.settle(call, out_of_budget(call, known, why), began)
+            return
+        ended = not self.may_run(call.index)
+        text = words.cancelled(call.record.tool_name, started=call.start is not None, ended=ended)
+        await self.settle(call, Refused(seal((Text(text),), Cancelled(self._why()))), began)
+
+    def _why(self) -> str | None:
+        cancel = self.env.run.cancel
+        return cancel.reason if cancel is not None else f"the limit of {self.drive.stopping} is reached"

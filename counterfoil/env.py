@@ -51,6 +51,22 @@ class Env:
         """The place of a call."""
         return Where(self.interaction_id, self.thread_id, self.run_id, call.turn.step, call.index)
 
+    def ends_run(self, name: str) -> bool:
+        """Whether success of this tool ends the run."""
+        tool = self.tools.get(name)
+        return tool is not None and tool.ends_run
+
+    def advisory(self, name: str) -> bool:
+        """Whether votes of this tool do not count."""
+        tool = self.tools.get(name)
+        return tool is not None and tool.advisory
+
+    def take_rejections(self) -> None:
+        """Remember what people rejected so far."""
+        for call in self.run.calls:
+            if call.decided is not None and call.waiting is not None and call.decided.decision.choice == "reject":
+                self.rejected.add(call.waiting.approval.of_input)
+
     def key(self, call: CallState) -> str:
         """The idempotency key of a call: the same in every attempt."""
         return f"{self.run_id}:{call.turn.step}:{call.index}"

@@ -20,6 +20,7 @@ from counterfoil.core.entries import (
 )
 from counterfoil.core.errors import DefinitionError, Fenced, ModelError, StoreError
 from counterfoil.core.jsontext import JsonValue, clean_text
+from counterfoil.core.limits import CHILDREN_DEEP
 from counterfoil.core.record import CallState, Record
 from counterfoil.core.states import STATUS_OF, ending_call, limit_reached, next_expiry, pause_of, to_deliver, unanimous
 from counterfoil.core.threads import view_of
@@ -43,6 +44,10 @@ log = logging.getLogger("counterfoil")
 
 HOLD_SECONDS = 0.05
 """A run whose model and tools never wait holds up the event loop for so long at most, but for its step."""
+LOOK_SECONDS = 0.1
+"""Between two looks of a run that is to end at those below it."""
+BELOW_SECONDS = 0.5
+"""What a run that is to end waits beyond its grace for those below it, for each level that there may be."""
 
 
 class Drive(Fitting):
@@ -127,7 +132,7 @@ class Drive(Fitting):
             self._publish(self._unseen())
         if run.status != "running" or (self.lease.epoch > 1 and not self.resumed):
             await self.write([ResumedEntry(**self._head())])
-        self._collect_rejections()
+        self.env.take_rejections()
         if run.open:
             if self._reads_on or (self.record.kept and self._sees_kept()):
                 self._take_builtin()
@@ -135,11 +140,6 @@ class Drive(Fitting):
             self.batch = Batch(self, self.env, run.batch)
             if run.cancel is None:
                 await self.batch.recover()
-
-    def _collect_rejections(self) -> None:
-        for call in self.run.calls:
-            if call.decided is not None and call.waiting is not None and call.decided.decision.choice == "reject":
-                self.env.rejected.add(call.waiting.approval.of_input)
 
     async def abandon(self) -> None:
         """This process drives the run no more: bodies are told to stop; their starts stay on record without an end."""
@@ -199,14 +199,9 @@ class Drive(Fitting):
             await self.refresh()
         if self.run.cancel is not None and self.stopping != "cancel":
             await self._stop("cancel")
-        if self.stopping is None:
-            used = self._time_used()
-            if used is not None:
-                await self._stop(used)
-
-    def _time_used(self) -> str | None:
         left = self._time_left()
-        return None if left is None or left > 0 else f"{self.run.limits.seconds:g} seconds"
+        if self.stopping is None and left is not None and left <= 0:
+            await self._stop(f"{self.run.limits.seconds:g} seconds")
 
     def _next_look(self) -> float | None:
         now = self.effects.now()
@@ -218,25 +213,39 @@ class Drive(Fitting):
         return max(min(looks), 0.001) if looks else None
 
     async def _stop(self, why: str) -> None:
-        """Nothing new starts; bodies are told and waited for; every call gets its result."""
+        """Nothing new starts; bodies and the runs below are told and waited for; every call gets its result."""
         self.stopping = why
         batch = cast("Batch", self.batch)
-        limit = None if why == "cancel" else why
-        await batch.cancel_idle(limit)
+        await batch.cancel_below()
+        await batch.cancel_idle()
         for flight in list(batch.flights.values()):
-            flight.tell("cancel" if limit is None else "limit")
-        await self._flush()
-        until = self.loop.time() + self.run.limits.cancel_grace
-        while batch.flights and self.loop.time() < until:
-            await self._wait(until - self.loop.time())
-            await batch.gather()
-            await self._flush()
+            flight.tell("cancel" if why == "cancel" else "limit")
+        grace = self.run.limits.cancel_grace
+        await self._linger(lambda: batch.flights or batch.children, grace)
         for flight in list(batch.flights.values()):
             flight.give_up()
+        # A run below may have as long for its bodies, from a little later on, and those below it too.
+        await self._linger(lambda: batch.children, BELOW_SECONDS * (CHILDREN_DEEP + 1 - len([*self.run.above()])))
+        batch.leave_below()
+        await batch.cancel_idle()
         await batch.gather()
 
+    async def _linger(self, waits: Callable[[], object], seconds: float) -> None:
+        """Put on record what ends, as long as something does not, for so long at most."""
+        batch, until = cast("Batch", self.batch), self.loop.time() + seconds
+        while True:
+            await batch.gather()
+            if batch.children:
+                await self.refresh()  # whoever drives those below may have no way to tell
+                await batch.look_below()
+            await self._flush()
+            left = until - self.loop.time()
+            if left <= 0 or not waits():
+                return
+            await self._wait(min(left, LOOK_SECONDS) if batch.children else left)
+
     async def _pause(self) -> bool:
-        ended = ending_call(self.run.batch, self._ends)
+        ended = ending_call(self.run.batch, self.env.ends_run)
         key = self.run.ended_run or (ended.key if ended else None)
         children, wake_at = pause_of(self.run, self.record.runs, moment(self.effects.now()))
         change = StatusChange("running" if children else "paused", wake_at=wake_at, leaves=children)
@@ -246,14 +255,6 @@ class Drive(Fitting):
         except Behind:
             return False
         return True
-
-    def _ends(self, name: str) -> bool:
-        tool = self.env.tools.get(name)
-        return tool is not None and tool.ends_run
-
-    def _advisory(self, name: str) -> bool:
-        tool = self.env.tools.get(name)
-        return tool is not None and tool.advisory
 
     def _due_end(self) -> Awaitable[str] | None:
         """The run's end, if a rule says so; each call of the batch has its result."""
@@ -265,10 +266,10 @@ class Drive(Fitting):
             if run.ended_run is not None:
                 call = next((c for c in run.batch if c.key == run.ended_run), None)
             if call is None and self._some_end:
-                call = ending_call(run.batch, self._ends)
+                call = ending_call(run.batch, self.env.ends_run)
             if call is not None and call.result is not None:
                 return self._end("tool", call, answer=call.result.result.model_output)
-            call = unanimous(run.batch, self._advisory)
+            call = unanimous(run.batch, self.env.advisory)
             if call is not None and call.result is not None:
                 return self._end("vote", None, answer=call.result.result.model_output)
         if self.direct:

@@ -51,7 +51,7 @@ class Host(Protocol):
 
 
 def tools_of(name: str, members: Sequence[Member]) -> dict[str, Tool]:
-    """The tools of a manager.
+    """The tools of a manager; with no members, of one that managed others when it made its calls.
 
     Raises:
         DefinitionError: two agents below it have one name, one is its own manager, or the team is too deep.
@@ -66,7 +66,7 @@ def tools_of(name: str, members: Sequence[Member]) -> dict[str, Tool]:
         raise NotImplementedError  # as above
 
     task = Annotated[str, Field(min_length=1, description="what to do, with all that the agent needs to know")]
-    dispatch.__annotations__ = {"agent": Literal[names], "task": task, "return": str}
+    dispatch.__annotations__ = {"agent": Literal[names] if names else str, "task": task, "return": str}
     question = Annotated[str, Field(min_length=1)]
     ask.__annotations__ = {"participant": str, "question": question, "return": str}
     about = words.dispatch_description([(member.name, member.description or "") for member in members])
@@ -172,12 +172,13 @@ class Team:
         ]  # fmt: skip  # rows by what belongs together
         await self._host.begin_child(self._lease, first)
 
-    async def cancel(self, run_id: str, reason: str | None) -> None:
-        """End a run that nobody waits for any more."""
+    async def cancel(self, run_id: str, reason: str | None) -> bool:
+        """End a run below; False: it had not begun, and now it never will."""
         try:
             await self._host.cancel(run_id, reason=reason, by=None, tenant=self._lease.tenant)
         except NotFound:
-            return  # it had not begun, and now it never will
+            return False
+        return True
 
 
 def remembered(record: Record, run: RunState, answer: str, at: int) -> list[Entry]:

@@ -275,6 +275,30 @@ def test_another_process_decides_by_the_parents_run_and_goes_on(place: Place) ->
     go(main())
 
 
+@both
+@law("9.recovery", "7.9")
+@pytest.mark.parametrize("ends", ["answers", "is cancelled"])
+def test_a_manager_that_manages_nobody_any_more_still_gets_what_it_waits_for(place: Place, ends: str) -> None:
+    miner = agent([call("blast", where="m", id="m1"), say("mined")], needing([]), name="miner")
+    before = team(miner)
+    after = Agent("chief", before.model)
+
+    async def main() -> None:
+        async with place.open(before) as runtime:
+            run = await runtime.start(before, "Go.")
+            await arrives(run, "paused")
+        async with place.open(after, miner) as runtime:
+            run = await runtime.get(run.id)
+            if ends == "answers":
+                await run.approve("m1", by="grace")
+                assert (await arrives(run, "completed")).answer == "mined"
+            else:
+                await run.cancel()
+                assert outcomes(await arrives(run, "cancelled")) == {"miner": "Cancelled"}
+
+    go(main())
+
+
 @law("9.rises")
 @case("R089")
 def test_a_denial_below_shows_in_the_summary_and_a_policy_sees_thread_and_depth() -> None:
