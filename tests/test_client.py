@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from asyncio.subprocess import PIPE
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 
 import pytest
@@ -28,7 +28,7 @@ from counterfoil import (
     tool,
 )
 from counterfoil.client import calls, wire
-from counterfoil.core.errors import Conflict, NotAllowed, ServerError, UsageError
+from counterfoil.core.errors import Conflict, DefinitionError, NotAllowed, ServerError, UsageError
 from counterfoil.doors.http import create_key
 from counterfoil.doors.http.live import frame
 from counterfoil.testing import call, say
@@ -143,6 +143,40 @@ def test_both_clients_have_the_same_methods():
 
     assert methods(Client) == methods(AsyncClient)
     assert inspect.signature(Client).parameters.keys() == inspect.signature(AsyncClient).parameters.keys()
+
+
+def test_every_call_of_the_api_has_a_method(tmp_path):
+    desk, _ = asks()
+    given = {"sequence": 1, "path": tmp_path / "out", "result": ToolResult.text("it did")}
+
+    async def main():
+        asked = []
+
+        async def note(request):
+            asked.append((request.method.lower(), request.url.path))
+
+        async with client_of(Runtime(agents=[desk])) as (client, http):
+            client._wire.way.http.event_hooks = {"request": [note], "response": []}
+            for name in vars(Client).keys() - {"base_url", "close"}:
+                takes = {} if name.startswith("_") else inspect.signature(getattr(client, name)).parameters
+                wanted = {n: given.get(n, "x") for n, p in takes.items() if p.default is p.empty or n == "result"}
+                for also in ({}, *({n: "x"} for n in ("run_id", "interaction") if n in takes)) if takes else ():
+                    done = getattr(client, name)(**wanted, **{n: v for n, v in also.items() if n not in wanted})
+                    with suppress(NotFound):  # it was asked, which is all that is wanted
+                        await (every(done) if inspect.isasyncgen(done) else done)
+            for name in ("agents", "tools"):
+                await getattr(client, name)()
+            routes = http.app.openapi()["paths"]
+            missing = {
+                (method, path)
+                for path, methods in routes.items()
+                for method in methods
+                if path.startswith("/v1/")
+                and not any(m == method and re.fullmatch(re.sub(r"{\w+}", "[^/]+", path), p) for m, p in asked)
+            }
+            assert not missing
+
+    go(main())
 
 
 def test_pages_come_one_after_another(monkeypatch):
@@ -435,6 +469,106 @@ def test_a_stream_that_never_comes_back_is_given_up_after_the_patience(monkeypat
     go(main())
 
 
+@asynccontextmanager
+async def streams(pieces, **settings):
+    """A client of a small server that answers each request for events with the next of these pieces, and ends it.
+
+    Gives the client and the ``Last-Event-ID`` of each request.
+    """
+    seen, head = [], b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+
+    async def answer(reader, writer):
+        asked = (await reader.readuntil(b"\r\n\r\n")).decode()
+        seen.append(int(re.search("(?i)last-event-id: (.*)", asked)[1]))
+        writer.write(head + pieces(len(seen) - 1))
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with AsyncClient(url, **settings) as client:
+            yield client, seen
+
+
+async def frames():
+    """Events of a whole run, and each of them on the wire."""
+    run = await agent([[call("fine", id="f")], say("Done.")], fine).run("go")
+    whole = await every(run.events())
+    return whole, [frame(event) for event in whole]
+
+
+def test_a_server_that_repeats_events_is_seen_to_say_each_once():
+    async def main():
+        whole, sent = await frames()
+        # Each time from the first one, whatever was asked for, and one more than before.
+        async with streams(lambda number: b"".join(sent[: number + 1] * 2)) as (client, seen):
+            assert await every(client.events("r", to_end=True)) == whole
+            assert seen == [0, *(event.entry for event in whole[:-1])]
+
+    go(main())
+
+
+@pytest.mark.parametrize("piece", [b"", b"retry: 0\n\n", b": alive\n\n"], ids=["nothing", "retry", "comment"])
+def test_streams_that_end_at_once_are_asked_for_ever_more_seldom_and_then_given_up(monkeypatch, piece):
+    monkeypatch.setattr(wire, "FIRST_PAUSE", 0.02)
+
+    async def main():
+        async with streams(lambda _: piece, patience=0.5) as (client, seen):
+            with pytest.raises(ServerError, match="ends each stream of events before anything new comes"):
+                await every(client.events("r", to_end=True))
+            assert 1 < len(seen) < 10
+
+    go(main())
+
+
+def test_a_server_that_repeats_for_ever_is_given_up(monkeypatch):
+    monkeypatch.setattr(wire, "FIRST_PAUSE", 0.02)
+
+    async def main():
+        whole, sent = await frames()
+        async with streams(lambda _: b"".join(sent[:2]), patience=0.3) as (client, _):
+            events = client.events("r", to_end=True)
+            assert [await anext(events), await anext(events)] == whole[:2]
+            with pytest.raises(ServerError, match="before anything new comes"):
+                await anext(events)
+
+    go(main())
+
+
+def test_a_server_says_how_long_to_wait_before_the_next_connection():
+    async def main():
+        async with streams(lambda _: b"retry: 200\n\n", patience=0.3) as (client, seen):
+            with pytest.raises(ServerError):
+                await every(client.events("r", to_end=True))
+            assert len(seen) <= 4
+
+    go(main())
+
+
+def test_something_new_makes_patience_and_pauses_begin_anew(monkeypatch):
+    monkeypatch.setattr(wire, "FIRST_PAUSE", 0.01)
+
+    async def main():
+        whole, sent = await frames()
+        # One event in every sixth connection: all of them take longer than the patience.
+        async with streams(lambda n: b"" if n % 6 else sent[n // 6], patience=0.5) as (client, _):
+            assert await every(client.events("r", to_end=True)) == whole
+
+    go(main())
+
+
+@pytest.mark.parametrize("data", ["no JSON", "{}", "[]", '{"type": "RunEnded", "entry": 1}'])
+def test_an_event_that_is_none_is_said(monkeypatch, data):
+    monkeypatch.setattr(wire, "FIRST_PAUSE", 0.01)
+
+    async def main():
+        async with streams(lambda _: f"id: 1\ndata: {data}\n\n".encode(), patience=0.05) as (client, _):
+            with pytest.raises(ServerError, match="something else than an event of a run"):
+                await every(client.events("r"))
+
+    go(main())
+
+
 # -------------------------------------------------------------------------------- lost, refused and wrong
 
 
@@ -547,6 +681,13 @@ def test_address_and_key_come_from_the_environment_unless_given(monkeypatch):
     for wrong in ("127.0.0.1:8000", "http://", "http://a?b=c"):
         with pytest.raises(UsageError, match="expected an address such as"):
             Client(wrong)
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_without_the_extra_the_error_says_what_to_install(monkeypatch, kind):
+    monkeypatch.setitem(sys.modules, "httpx2", None)
+    with pytest.raises(DefinitionError, match=r"needs httpx2.*type: pip install 'counterfoil\[client\]'"):
+        kind("http://127.0.0.1:8000")
 
 
 def test_what_is_no_counterfoil_server_is_said():

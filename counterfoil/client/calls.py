@@ -50,7 +50,7 @@ class AsyncClient:
             error and in no ``repr``.
         timeout: seconds for a connection, and for each piece of an answer.
         retries: how often a request is tried again.
-        patience: seconds for which a stream of events that was cut off is connected again.
+        patience: seconds for which a stream of events that brings nothing new is connected again.
         verify: for TLS; None: the certificates that Python trusts.
 
     Raises:
@@ -226,7 +226,8 @@ class AsyncClient:
 
         Raises:
             NotFound
-            ServerError: the server could not be reached again for ``patience`` seconds.
+            ServerError: for ``patience`` seconds the server could not be reached again, or ended each stream before
+                anything new came.
         """
         return follow(self._wire, _run(run_id), after or 0, to_end=to_end, patience=self._patience)
 

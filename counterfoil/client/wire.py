@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import importlib.metadata
-import importlib.util
 import os
 import random
 import re
@@ -66,10 +66,13 @@ def needs_extra() -> None:
     Raises:
         DefinitionError: it is not installed; says what to type.
     """
-    if importlib.util.find_spec("httpx2") is None:
+    try:
+        importlib.import_module("httpx2")
+    except ImportError as error:  # it, or what it needs itself
         raise DefinitionError(
-            f"the client needs httpx2, not installed for {sys.executable}; type: pip install 'counterfoil[client]'"
-        )
+            f"the client needs {error.name or 'httpx2'}, not installed for {sys.executable}; "
+            "type: pip install 'counterfoil[client]'"
+        ) from error
 
 
 def address(given: str | None) -> str:
