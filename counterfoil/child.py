@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Generator
+from contextvars import copy_context
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
@@ -215,6 +216,7 @@ def _perform(  # the parts of the message, as they come
     target: str,
     packed: bytes,
     parameter: str | None,
+    carried: dict[str, object],
 ) -> tuple[str, object]:
     try:
         sys.path[:] = path
@@ -225,7 +227,11 @@ def _perform(  # the parts of the message, as they come
         if parameter is not None:
             given[parameter] = ChildContext(wire, body, fields)
         wire.send(body, "started")
-        value = _call(fn, given, lambda item: wire.send(body, "item", pack(item, "an item")))
+        values = copy_context()  # the next body in this process has none of it
+        for observer, carries in carried.items():
+            with contextlib.suppress(Exception):  # an observer changes nothing
+                values.run(_resolve(observer), carries)
+        value = values.run(_call, fn, given, lambda item: wire.send(body, "item", pack(item, "an item")))
         return "value", pack(value, f"what {target} returned")
     except (SystemExit, KeyboardInterrupt):
         raise

@@ -7,13 +7,16 @@ value that cannot be read spoils no message.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from typing import Any, TypeAlias, cast
 
 from counterfoil.core.errors import CounterfoilError, DefinitionError, ToolError
 
 Message: TypeAlias = "tuple[Any, ...]"
 """Its first item names it."""
+CARRIED: ContextVar[Mapping[str, object]] = ContextVar("counterfoil_carried", default={})  # noqa: B039  # never changed
+"""What goes with a body into a process of its own: ``module:function``, which is called there, and what with."""
 
 
 class ProcessBodyError(CounterfoilError):

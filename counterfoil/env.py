@@ -46,6 +46,8 @@ class Env:
     """Digests of calls that a person rejected in this run."""
     team: Any = None
     """Whom its calls may be handed to (`team.Team`); None for an agent without any."""
+    probe: Callable[[Any, str], None] | None = None
+    """Told of each body's execution right before and right after it, in the body's context; None: nobody asks."""
 
     def where(self, call: CallState) -> Where:
         """The place of a call."""

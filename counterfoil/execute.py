@@ -154,9 +154,9 @@ class Execution:
         # The end is told from here and not from a callback of the task: a turn of the event loop less for each call.
         self.entered = True
         try:
-            probe = self.env.effects.probe
+            probe = self.env.probe
             if probe is not None:
-                probe("body:before")
+                probe(self, "body:before")
             error: BaseException | None = None
             value: object = None
             try:
@@ -176,7 +176,7 @@ class Execution:
                 if isinstance(e, (KeyboardInterrupt, SystemExit)):
                     self.fatal = e
             if probe is not None:
-                probe("body:after")
+                probe(self, "body:after")
             if error is None and self.stop is None and not self.over:
                 self.body_over = self.finishing = True
                 self.end = value, None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from counterfoil.core.call import Caller, Where
@@ -99,6 +99,18 @@ class AfterModel:
     turn: ModelTurn
 
 
+@dataclass(frozen=True, slots=True)
+class BodyBegins:
+    """A body is about to run, here or in a process of its own."""
+
+    where: Where
+    caller: Caller
+    call_id: str
+    tool: Tool
+    attempt: int
+    """1 for the first."""
+
+
 BeforeGuard: TypeAlias = "Callable[[BeforeCall], Change | Skip | Awaitable[Change | Skip | None] | None]"
 AfterGuard: TypeAlias = "Callable[[AfterCall], Change | Awaitable[Change | None] | None]"
 Observer: TypeAlias = "Callable[[Any], object]"  # each list below names its own record
@@ -129,6 +141,8 @@ class Hooks:
     """Observers of every failed call, right before its result goes on record."""
     on_event: Callable[[Event], object] | Sequence[Callable[[Event], object]] | None = None
     """Observers of every event."""
+    on_body: Callable[[BodyBegins], object] | Sequence[Callable[[BodyBegins], object]] | None = None
+    """Observers of every body that begins, called in its own context: it has what they set in context variables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +154,8 @@ class HookList:
     before_model: tuple[Any, ...] = ()
     after_model: tuple[Any, ...] = ()
     on_tool_error: tuple[Any, ...] = ()
-    on_event: tuple[Any, ...] = field(default=())
+    on_event: tuple[Any, ...] = ()
+    on_body: tuple[Any, ...] = ()
 
 
 NO_HOOKS = HookList()
@@ -151,5 +166,4 @@ def join_hooks(*hooks: Hooks | Sequence[Hooks] | None) -> HookList:
     flat: list[Hooks] = [h for group in hooks if group is not None for h in _many(group)]
     if not flat:
         return NO_HOOKS
-    names = ("before_call", "after_call", "before_model", "after_model", "on_tool_error", "on_event")
-    return HookList(*(tuple(f for h in flat for f in _many(getattr(h, n))) for n in names))
+    return HookList(*(tuple(f for h in flat for f in _many(getattr(h, n.name))) for n in fields(HookList)))

@@ -64,6 +64,7 @@ class Drive(Fitting):
             head.caller, lease.interaction_id, lease.run_id, head.thread_id, agent.name, self.run,
             agent.tool_map, agent.policy, hooks, self.run.limits, effects, pool, deps, team=team,
         )  # fmt: skip  # as above
+        env.probe = self._body if effects.probe is not None or hooks.on_body else None
         self._begin_asking(agent, env, builtin)
         self.locks = locks
         self.slots = slots

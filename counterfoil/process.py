@@ -24,7 +24,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, cast
 
 from counterfoil.core.errors import CounterfoilError, UsageError
-from counterfoil.crossing import Message, pack, pack_error, unpack, unpack_error
+from counterfoil.crossing import CARRIED, Message, pack, pack_error, unpack, unpack_error
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -269,7 +269,7 @@ class ProcessBody:
         except FileNotFoundError:  # it was removed: the child stays where it is
             here = None
         path = [p for p in sys.path if isinstance(p, str)]
-        request = ("run", path, here, target, packed, context_parameter)
+        request = ("run", path, here, target, packed, context_parameter, dict(CARRIED.get()))
         while not self._killed:
             child = self._child = self._children.take()
             try:

@@ -14,7 +14,7 @@ from counterfoil.core.events import CallProgress, event_of
 from counterfoil.core.record import CallState, Record
 from counterfoil.core.turn import moment
 from counterfoil.effects import Effects
-from counterfoil.hooks import HookList
+from counterfoil.hooks import BodyBegins, HookList
 from counterfoil.hub import Hub
 from counterfoil.store import Behind, KeptText, Lease, StatusChange, Store
 
@@ -148,6 +148,17 @@ class Writing:
             for observer in self.hooks.on_event:
                 self.observe(observer, event)
 
+    def _body(self, x: Any, point: str) -> None:
+        """A body is about to begin, or has ended (`Env.probe`)."""
+        if self.effects.probe is not None:
+            self.effects.probe(point)
+        if point == "body:before" and self.hooks.on_body:
+            begins = BodyBegins(
+                x.env.where(x.call), x.env.caller, x.call.record.call_id, x.ready.tool, x.ready.attempt
+            )  # fmt: skip  # two rows
+            for observer in self.hooks.on_body:
+                self.observe(observer, begins)
+
     def observe(self, observer: Callable[[Any], object], event: object) -> None:
         """Tell an observer; whatever it raises is logged and changes nothing."""
         try:
@@ -157,7 +168,7 @@ class Writing:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException:  # an observer changes nothing
-            log.exception("on_event failed")
+            log.exception("%s failed", "on_body" if isinstance(event, BodyBegins) else "on_event")
 
     def tell_progress(self, call: CallState, text: str, done: float | None, total: float | None) -> None:
         """Hand progress to whoever listens."""

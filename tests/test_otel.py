@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 
 import pytest
-from opentelemetry import trace
+from opentelemetry import propagate, trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -16,7 +20,8 @@ from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.semconv.attributes import error_attributes, exception_attributes
 from opentelemetry.trace import SpanKind, StatusCode
 
-from counterfoil import Runtime, ToolError, ToolResult, tool
+from counterfoil import Agent, Runtime, ToolContext, ToolError, ToolResult, tool
+from counterfoil.core.turn import Usage
 from counterfoil.model import ModelTurn
 from counterfoil.observers.otel import Tracing
 from counterfoil.testing import ScriptedModel, call, say
@@ -96,6 +101,7 @@ def test_a_run_is_one_trace_over_a_pause_and_another_process_and_its_segments_ar
         assert dict(begun.attributes) == {
             "gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "desk", "counterfoil.run.id": run.id,
             "counterfoil.run.resumed": False, "gen_ai.conversation.id": run.interaction_id,
+            "gen_ai.provider.name": "ScriptedModel", "gen_ai.request.model": "ScriptedModel",
             "counterfoil.run.status": "paused",
         }  # fmt: skip  # a table
         assert resumed.attributes["counterfoil.run.resumed"] is True
@@ -160,8 +166,6 @@ class Named(ScriptedModel):
 
 
 def test_a_request_to_a_model_has_its_names_and_tokens():
-    from counterfoil import Agent
-
     async def main():
         traced = Traced()
         named = Agent("named", model=Named([say("Done.")]), parameters={"temperature": 0.5})
@@ -188,6 +192,7 @@ def test_a_request_to_a_model_has_its_names_and_tokens():
         ("openai-chat:a:b", ("openai", "a:b")),
         ("google:gemini-3", ("gcp.gemini", "gemini-3")),
         ("local", ("local", "local")),
+        (["openai:gpt-5", "local"], ("openai", "gpt-5")),
         (None, ("NoneType", "NoneType")),
     ],
 )
@@ -235,7 +240,7 @@ def test_attributes_outside_our_namespace_are_those_of_the_installed_conventions
     with open(Tracing.__init__.__code__.co_filename, encoding="utf-8") as file:  # noqa: PTH123  # its own path
         used = set(re.findall(r'"((?:gen_ai|error|exception)\.[a-z_.]+)"', file.read()))
     assert len(used) > 20
-    assert used <= known
+    assert used - {"gen_ai.client.operation.duration", "gen_ai.client.token.usage"} <= known
 
 
 def test_a_model_that_fails_ends_its_span_and_the_run_is_an_error():
@@ -249,32 +254,177 @@ def test_a_model_that_fails_ends_its_span_and_the_run_is_an_error():
         assert run.status == "failed"
         chat, segment = traced.one("chat ScriptedModel"), traced.one("invoke_agent desk")
         assert chat.status.status_code is segment.status.status_code is StatusCode.ERROR
+        assert chat.attributes["error.type"] == "_OTHER"
         assert segment.attributes["counterfoil.run.status"] == "failed"
         assert "secret" not in segment.to_json() + chat.to_json()
 
     go(main())
 
 
-def test_what_a_body_traces_belongs_to_its_run_and_what_started_the_run_is_linked():
+def spans_of_their_own(tracer):
+    """Tools of every kind whose bodies make a span with their own name."""
+
+    @tool
+    async def at_once() -> str:
+        """Never waits."""
+        with tracer.start_as_current_span("at_once"):
+            return "done"
+
+    @tool
+    async def waits() -> str:
+        """Waits first."""
+        await asyncio.sleep(0)
+        with tracer.start_as_current_span("waits"):
+            await asyncio.sleep(0)
+            return "done"
+
+    @tool
+    def thread() -> str:
+        """Runs in a thread."""
+        with tracer.start_as_current_span("thread"):
+            return "done"
+
+    @tool
+    def items() -> Iterator[str]:
+        """Gives one after the other from a thread."""
+        with tracer.start_as_current_span("items"):
+            yield "done"
+
+    @tool
+    async def later_items() -> AsyncIterator[str]:
+        """Gives one after the other."""
+        await asyncio.sleep(0)
+        with tracer.start_as_current_span("later_items"):
+            yield "done"
+
+    @tool(retries=1, read_only=True)
+    async def again(ctx: ToolContext) -> str:
+        """Fails once."""
+        with tracer.start_as_current_span("again"):
+            if ctx.attempt == 1:
+                raise RuntimeError
+            return "done"
+
+    return [at_once, waits, thread, items, later_items, again]
+
+
+def test_what_a_body_traces_belongs_to_its_call_whatever_runs_it():
+    async def main():
+        traced = Traced()
+        tools = spans_of_their_own(traced.provider.get_tracer("app"))
+        calls = [call(t.name, id=t.name) for t in tools]
+        turns = [calls, [call("thread", id="t2")], say("Done.")]
+        async with Runtime(agents=[agent(turns, *tools)], hooks=traced.tracing.hooks) as runtime:
+            await (await runtime.start("desk", "go")).wait()
+        for name in ("at_once", "waits", "thread", "items", "later_items", "again"):
+            around = {span.context.span_id: span for span in traced.all(f"execute_tool {name}")}
+            inside = traced.all(name)
+            assert {span.parent.span_id for span in inside} == set(around)
+            assert len(inside) == (2 if name in ("thread", "again") else 1)
+
+    go(main())
+
+
+@tool(isolation="process")
+def far() -> str:
+    """Says which span it is in, as a client of HTTP would tell a server."""
+    told: dict[str, str] = {}
+    propagate.inject(told)
+    return told.get("traceparent", "none")
+
+
+def test_a_body_in_a_process_of_its_own_is_in_its_call_and_the_next_one_is_not():
+    async def main():
+        traced = Traced()
+        turns = [call("far", id="f"), say("Done.")]
+        for hooks in (traced.tracing.hooks, None):
+            async with Runtime(agents=[agent(turns, far)], hooks=hooks) as runtime:
+                run = await (await runtime.start("desk", "go")).wait()
+                (part,) = run.results
+                if hooks is not None:
+                    span = traced.one("execute_tool far").context
+                    assert part.output[:-3] == f"00-{span.trace_id:032x}-{span.span_id:016x}"
+                else:
+                    assert part.output == "none"
+
+    go(main())
+
+
+class Asks(ScriptedModel):
+    """A client that traces its requests."""
+
+    tracer = None
+
+    async def respond(self, request):
+        with self.tracer.start_as_current_span("POST"):
+            async for event in super().respond(request):
+                await asyncio.sleep(0)
+                yield event
+
+
+def test_what_a_models_client_traces_belongs_to_its_request():
+    async def main():
+        traced = Traced()
+        model = Asks([call("fine"), say("Done.")])
+        model.tracer = traced.provider.get_tracer("app")
+        async with Runtime(agents=[Agent("desk", model, tools=[fine])], hooks=traced.tracing.hooks) as runtime:
+            await (await runtime.start("desk", "go")).wait()
+        posts, chats = traced.all("POST"), traced.all("chat Asks")
+        assert [s.parent.span_id for s in posts] == [s.context.span_id for s in chats]
+        assert traced.one("execute_tool fine").parent.span_id == traced.one("invoke_agent desk").context.span_id
+
+    go(main())
+
+
+def test_what_started_a_run_is_linked_and_stays_what_is_traced_there():
     async def main():
         traced = Traced()
         tracer = traced.provider.get_tracer("app")
-
-        @tool
-        def work() -> str:
-            """Traces."""
-            with tracer.start_as_current_span("inside"):
-                return "done"
-
-        async with Runtime(agents=[agent([call("work"), say("Done.")], work)], hooks=traced.tracing.hooks) as runtime:
+        async with Runtime(agents=[agent([say("Done.")])], hooks=traced.tracing.hooks) as runtime:
             with tracer.start_as_current_span("request") as request:
-                run = await runtime.start("desk", "go")
-                await run.wait()
+                await (await runtime.start("desk", "go")).wait()
                 assert trace.get_current_span() is request
         segment = traced.one("invoke_agent desk")
-        assert traced.one("inside").parent.span_id == segment.context.span_id
         assert [link.context.span_id for link in segment.links] == [request.get_span_context().span_id]
         assert segment.context.trace_id != request.get_span_context().trace_id
+
+    go(main())
+
+
+class Counts(Named):
+    """Says what its turns cost."""
+
+    async def respond(self, request):
+        async for event in super().respond(request):
+            yield replace(event, usage=Usage(30, 4)) if isinstance(event, ModelTurn) else event
+
+
+def test_requests_to_models_are_measured_as_the_conventions_ask():
+    def fails(request):
+        raise RuntimeError("secret")
+
+    async def main():
+        reader = InMemoryMetricReader()
+        tracing = Tracing(TracerProvider(), meters=MeterProvider([reader]))
+        agents = [Agent("counts", Counts([say("Done.")])), agent([fails])]
+        async with Runtime(agents=agents, hooks=tracing.hooks) as runtime:
+            for name in ("counts", "desk"):
+                await (await runtime.start(name, "go")).wait()
+        ((scope,),) = ([r.scope_metrics for r in reader.get_metrics_data().resource_metrics],)
+        made = {m.name: (m.unit, m.data.data_points) for m in scope[0].metrics}
+        common = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": "Counts", "gen_ai.request.model": "small-1"}
+        common["gen_ai.response.model"] = "small-1-2026"
+        unit, (good, bad) = made["gen_ai.client.operation.duration"]
+        assert (unit, good.count, dict(good.attributes)) == ("s", 1, common)
+        assert good.explicit_bounds == (
+            0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92,
+        )  # fmt: skip  # one row
+        assert (bad.count, bad.attributes["error.type"]) == (1, "_OTHER")
+        unit, points = made["gen_ai.client.token.usage"]
+        assert (unit, {p.attributes["gen_ai.token.type"]: p.sum for p in points}) == (
+            "{token}", {"input": 30, "output": 4},
+        )  # fmt: skip  # one row
+        assert points[0].explicit_bounds[-1] == 67108864
 
     go(main())
 

@@ -7,12 +7,14 @@ outcomes above all, is under ``counterfoil``. A run is one trace, whoever drives
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from opentelemetry import context, trace
+from opentelemetry import context, metrics, propagate, trace
+from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode, TraceFlags, Tracer, TracerProvider
 
 from counterfoil.core.events import (
@@ -27,7 +29,8 @@ from counterfoil.core.events import (
 )
 from counterfoil.core.outcome import ErrorCode, Failed
 from counterfoil.core.report import ToolErrorReport, store_error
-from counterfoil.hooks import AfterModel, BeforeModel, Hooks
+from counterfoil.crossing import CARRIED
+from counterfoil.hooks import AfterModel, BeforeModel, BodyBegins, Hooks
 from counterfoil.observers.otel_content import as_text, input_messages, output_messages
 from counterfoil.observers.otel_ids import RunIds, ids_of, is_ours, wanted_ids
 
@@ -36,8 +39,22 @@ log = logging.getLogger("counterfoil")
 SCOPE: Final = "counterfoil"
 PROVIDERS: Final = {"openai-chat": "openai", "google": "gcp.gemini"}
 """Names of the conventions for our schemes, where they differ."""
+SECONDS: Final = [0.01 * 2**n for n in range(14)]
+TOKENS: Final = [4**n for n in range(14)]
+"""Bounds of the histograms, as the conventions have them."""
 NOTHING: Final = context.Context()
 """A context without a span: what starts in it is no part of whatever trace goes on here."""
+
+
+@dataclass(slots=True)
+class _Chat:
+    """A request to a model that has no turn yet."""
+
+    span: Span
+    began: float
+    """On `time.monotonic`."""
+    told: dict[str, Any]
+    """What its measurements are of."""
 
 
 @dataclass(slots=True)
@@ -49,21 +66,32 @@ class _Segment:
     calls: dict[str, Span] = field(default_factory=dict)
     errors: dict[str, ToolErrorReport] = field(default_factory=dict)
     """Reports of calls that have no span yet: no body ran."""
-    chat: Span | None = None
+    chat: _Chat | None = None
     tools: frozenset[str] = frozenset()
     """What the newest request offered."""
 
 
 class Tracing:
-    """Makes a span of each segment of a run, of each request to a model and of each call.
+    """Makes a span of each segment of a run, of each request to a model and of each call; measures the requests.
 
     Args:
         provider: whose spans they are; None: the program's own, as `opentelemetry.trace` has it.
         content: also what people, models and tools wrote, as attributes. Off: names, numbers and ids alone.
+        meters: whose measurements they are; None: the program's own, as `opentelemetry.metrics` has it.
     """
 
-    def __init__(self, provider: TracerProvider | None = None, *, content: bool = False) -> None:
+    def __init__(
+        self, provider: TracerProvider | None = None, *, content: bool = False, meters: MeterProvider | None = None
+    ) -> None:
         self._provider = provider
+        meter = metrics.get_meter(SCOPE, meter_provider=meters)
+        self._seconds = meter.create_histogram(
+            "gen_ai.client.operation.duration", "s", "Of a request to a model, its retries included.",
+            explicit_bucket_boundaries_advisory=SECONDS,
+        )  # fmt: skip  # two rows
+        self._tokens = meter.create_histogram(
+            "gen_ai.client.token.usage", "{token}", "Of a turn.", explicit_bucket_boundaries_advisory=TOKENS
+        )
         self._content = content
         self._made: Tracer | None = None
         self._open: dict[str, _Segment] = {}
@@ -72,6 +100,7 @@ class Tracing:
             after_model=_harmless(self._answered),
             on_tool_error=self._failed,
             on_event=self._see,
+            on_body=self._within,
         )
         """What does it: for ``Runtime(hooks=…)``, ``Agent(hooks=…)`` or `Runtime.add_hooks`."""
 
@@ -137,8 +166,10 @@ class Tracing:
         for call in segment.calls.values():
             call.end(end)
         if segment.chat is not None:
-            segment.chat.set_status(StatusCode.ERROR)
-            segment.chat.end(end)
+            segment.chat.told["error.type"] = error = status if status in ("cancelled", "limited", "left") else "_OTHER"
+            segment.chat.span.set_attribute("error.type", error)
+            segment.chat.span.set_status(StatusCode.ERROR)
+            self._measured(segment.chat, end)
         segment.span.set_attribute("counterfoil.run.status", status)
         if ended_by is not None:
             segment.span.set_attribute("counterfoil.run.ended_by", ended_by)
@@ -159,6 +190,17 @@ class Tracing:
             span.set_attribute("counterfoil.attempt", event.attempt)
             if self._content:
                 span.set_attribute("gen_ai.tool.call.arguments", as_text(event.input))
+
+    def _within(self, seen: BodyBegins) -> None:
+        """What the body traces belongs to its call, in a process of its own too."""
+        segment = self._open.get(seen.where.run_id)
+        span = None if segment is None else segment.calls.get(seen.call_id)
+        if span is not None:
+            context.attach(trace.set_span_in_context(span))
+            if seen.tool.isolation == "process":
+                carrier: dict[str, str] = {}
+                propagate.inject(carrier)
+                CARRIED.set({**CARRIED.get(), "counterfoil.observers.otel_ids:attach": carrier})
 
     def _tool_span(self, segment: _Segment, event: CallStarted | CallEnded, at: datetime) -> Span:
         told = {
@@ -215,18 +257,19 @@ class Tracing:
         segment = self._open.get(seen.run_id)
         if segment is None:
             return
-        if seen.interaction_id:
-            segment.span.set_attribute("gen_ai.conversation.id", seen.interaction_id)
         segment.tools = frozenset(offer.name for offer in seen.request.tools)
         provider, model = _named(seen.model)
+        asked = {"gen_ai.provider.name": provider, "gen_ai.request.model": model}
+        segment.span.set_attributes({**asked, "gen_ai.conversation.id": seen.interaction_id})
+        asked["gen_ai.operation.name"] = "chat"
         told: dict[str, Any] = {
-            "gen_ai.operation.name": "chat",
-            "gen_ai.provider.name": provider,
-            "gen_ai.request.model": model,
+            **asked,
             "gen_ai.conversation.id": seen.interaction_id,
             "counterfoil.run.id": seen.run_id,
             "counterfoil.step": seen.step,
         }
+        if seen.request.output_schema is not None:
+            told["gen_ai.output.type"] = "json"
         for name in ("temperature", "top_p", "max_tokens"):
             value = seen.request.parameters.get(name)
             if isinstance(value, (int, float)):
@@ -235,14 +278,17 @@ class Tracing:
             told["gen_ai.system_instructions"] = as_text([{"type": "text", "content": seen.request.instructions}])
             told["gen_ai.input.messages"] = as_text(input_messages(seen.request))
         if segment.chat is not None:
-            segment.chat.end()
-        segment.chat = self._tracer().start_span(f"chat {model}", segment.within, SpanKind.CLIENT, told)
+            self._measured(segment.chat, None)
+        span = self._tracer().start_span(f"chat {model}", segment.within, SpanKind.CLIENT, told)
+        segment.chat = _Chat(span, time.monotonic(), asked)
+        context.attach(trace.set_span_in_context(span))
 
     def _answered(self, seen: AfterModel) -> None:
         segment, turn = self._open.get(seen.run_id), seen.turn
         if segment is None or segment.chat is None:
             return
-        span, segment.chat = segment.chat, None
+        chat, segment.chat = segment.chat, None
+        context.attach(trace.set_span_in_context(segment.span))
         usage = turn.usage
         told: dict[str, Any] = {
             "gen_ai.response.finish_reasons": (str(turn.stop),),
@@ -252,11 +298,18 @@ class Tracing:
             "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens,
         }
         if turn.model:
-            told["gen_ai.response.model"] = str(turn.model)
+            told["gen_ai.response.model"] = chat.told["gen_ai.response.model"] = str(turn.model)
         if self._content:
             told["gen_ai.output.messages"] = as_text(output_messages(turn))
-        span.set_attributes(told)
-        span.end()
+        chat.span.set_attributes(told)
+        self._measured(chat, None)
+        for kind, count in (("input", usage.input_tokens), ("output", usage.output_tokens)):
+            if count:  # a script and some servers do not count
+                self._tokens.record(count, {**chat.told, "gen_ai.token.type": kind})
+
+    def _measured(self, chat: _Chat, end: int | None) -> None:
+        chat.span.end(end)
+        self._seconds.record(time.monotonic() - chat.began, chat.told)
 
     def _tracer(self) -> Tracer:
         if self._made is None:
@@ -308,7 +361,9 @@ def _ns(at: datetime) -> int:
 
 
 def _named(model: Any) -> tuple[str, str]:
-    """Provider and model, as the conventions name them."""
+    """Provider and model, as the conventions name them; of models that stand in for each other, the first."""
+    if isinstance(model, (list, tuple)) and model:
+        model = model[0]
     scheme, colon, name = model.partition(":") if isinstance(model, str) else ("", "", "")
     if colon or scheme:
         return PROVIDERS.get(scheme, scheme), name or scheme

@@ -1,4 +1,4 @@
-"""Ids of traces that are the same in every process (decision 43)."""
+"""What spans of several processes know of each other: ids that are the same in each (decision 43), and parents."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from opentelemetry import context, propagate
 from opentelemetry.trace import Tracer
 
 _WANTED: ContextVar[tuple[int, int | None] | None] = ContextVar("counterfoil_span_ids", default=None)
@@ -44,6 +45,11 @@ def wanted_ids(trace_id: int, span_id: int | None) -> Iterator[None]:
         yield
     finally:
         _WANTED.reset(token)
+
+
+def attach(carrier: dict[str, str]) -> None:
+    """Go on within the span that a carrier of the propagators names: for a body in a process of its own."""
+    context.attach(propagate.extract(carrier))
 
 
 def ids_of(run_id: str) -> tuple[int, int]:
