@@ -135,8 +135,8 @@ class Docket:
     async def settle(self, call: CallState, refused: Refused, began: float) -> None:
         """Put the end of a call whose body does not run into the outbox."""
         env = self.env
-        result, start = refused.result, call.start
-        if start is not None and not refused.by_human:
+        result, start, by_human = refused.result, call.start, refused.author == "Human"
+        if start is not None and not by_human:
             result = not_again(result)
         if isinstance(result.outcome, Failed):
             shown: JsonValue = call.record.raw
@@ -148,11 +148,11 @@ class Docket:
             result = with_edit(result, call.record.tool_name, start.effective)
         size, said = content_size(result.content), result.model_output
         kept: KeptText | None = None
-        if refused.by_human and size > env.limits.keep_apart_bytes:
+        if by_human and size > env.limits.keep_apart_bytes:
             result, kept = keep_apart(result, env, call.record.call_id)
         if kept is not None:
             self.kept.append(kept)
-        if refused.by_human and call.waiting is not None and call.waiting.approval.kind == "question":
+        if by_human and call.waiting is not None and call.waiting.approval.kind == "question":
             self.outbox.append(self._on_question(call, call.waiting.approval, said, "Human", refused.human or ""))
         self.outbox.append(
             ResultEntry(
@@ -164,7 +164,7 @@ class Docket:
                 attempt=start.attempt if start else 0,
                 started_at=start.at if start else None,
                 over=not self.may_run(call.index) if start and without_end(result.outcome) else None,
-                author_type="Human" if refused.by_human else "System",
+                author_type=refused.author,
                 author_name=refused.human or "",
                 decision=refused.verdict.to_json() if refused.verdict else None,
                 parsed=refused.parsed if refused.before is None else refused.before,
@@ -353,7 +353,8 @@ class Docket:
             return
         ended = not self.may_run(call.index)
         text = words.cancelled(call.record.tool_name, started=call.start is not None, ended=ended)
-        await self.settle(call, Refused(seal((Text(text),), Cancelled(self._why()))), began)
+        refused = Refused(seal((Text(text),), Cancelled(self._why())), author="Agent")
+        await self.settle(call, refused, began)
 
     def _why(self) -> str | None:
         cancel = self.env.run.cancel

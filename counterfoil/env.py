@@ -13,7 +13,7 @@ from counterfoil.core.limits import Limits
 from counterfoil.core.record import CallState, RunState
 from counterfoil.core.report import ToolErrorReport
 from counterfoil.core.result import ToolResult
-from counterfoil.core.turn import Author
+from counterfoil.core.turn import Author, AuthorType
 from counterfoil.core.verdict import Verdict
 from counterfoil.effects import Effects
 from counterfoil.hooks import HookList
@@ -169,10 +169,9 @@ class Refused:
     """JSON bytes of the parsed input, where guards or a person had changed it."""
     error: BaseException | None = None
     """What was raised, for the report."""
+    author: AuthorType = "System"
     human: str | None = None
-    """The person whose word it is; the author of the result."""
-    by_human: bool = False
-    system: bool = True
+    """The name of the author, where it is a person."""
     raw_input: bool = False
     """The report shows the raw input: the schema did not take it."""
 

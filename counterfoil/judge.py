@@ -279,15 +279,15 @@ async def readmit(env: Env, call: CallState) -> Ready | Asks | Refused:
             return refuse(
                 outcome, words.rejected(name, decision.reason), parsed=dumps(approval.effective_input),
                 before=None if approval.input == approval.effective_input else dumps(approval.input),
-                human=decision.by or "somebody", by_human=True, system=False,
+                human=decision.by or "somebody", author="Human",
             )  # fmt: skip  # two rows
         case "answer":
             result = ToolResult.text(cast("str", decision.value))
             by = decision.by or next(iter(approval.approvers), "somebody")
-            return Refused(result, parsed=dumps(approval.effective_input), human=by, by_human=True, system=False)
+            return Refused(result, parsed=dumps(approval.effective_input), human=by, author="Human")
         case "record":
             result = ToolResult.from_dict(cast("dict[str, JsonValue]", decision.value))
-            return Refused(result, human=decision.by or "somebody", by_human=True, system=False)
+            return Refused(result, human=decision.by or "somebody", author="Human")
         case _:
             pass
     tool = env.tools.get(name)
