@@ -185,7 +185,12 @@ class Deciding(Reading):
         self._check()
         reason, by = reason and clean_text(reason), by and clean_text(by)
         entry = CancelEntry(run_id=run_id, at=self.effects.now(), reason=reason, by=by)
+        probe = self.effects.probe
+        if probe is not None:
+            probe("store:before:cancel")
         row = await self.store.post(tenant, run_id, entry)
+        if probe is not None:
+            probe("store:after:cancel")
         if row.status not in OPEN:
             return
         if run_id in self._drives:

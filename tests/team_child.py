@@ -1,24 +1,58 @@
-"""One process of the crash tests of a team: drives a manager and its agents on a file, and dies at a chosen point.
+"""One process of the crash tests of a team: drives a manager and its agents on a record, and dies at a chosen point.
 
-    python -m tests.team_child STORE EFFECTS POINT
-
-POINT: the name of the point (before or after a store call or an effect) at whose first time the process kills itself;
-``none``: it prints the names of all.
+It is forked from a process that has this module: see `begin`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import multiprocessing
 import os
 import signal
-import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from counterfoil import Agent, Approval, Caller, Runtime, ToolContext, ToolResult, tool
 from counterfoil.effects import Effects
 from counterfoil.testing import ScriptedModel, call, say
 from tests import crash_child
+
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload([__name__])
+LOCK = threading.Lock()
+"""Who starts a process looks at the others too, and two who read an exit code at once lose it."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one process does."""
+
+    url: str
+    folder: Path
+    """Gets the effects of bodies and, of a process that lives on, the names of the points that it came by."""
+    point: tuple[str, int] | None = None
+    """The name of a point (before or after a store call or an effect), and at its how manieth time the process dies."""
+    cancels: bool = False
+    """The manager is cancelled while one agent works and another waits for a person; else people help it to its end."""
+
+
+def begin(task: Task) -> int | None:
+    """Have a process do it, to its end; its exit code, or None of one that hung."""
+    process, until = FORKS.Process(target=main, args=(task,)), time.monotonic() + 120
+    with LOCK:
+        process.start()
+    while time.monotonic() < until:
+        with LOCK:
+            if process.exitcode is not None:
+                return process.exitcode
+        time.sleep(0.005)
+    process.kill()
+    return None
 
 
 @tool(read_only=True)
@@ -28,6 +62,17 @@ async def dig(ctx: ToolContext[Any], depth: int) -> str:
     return f"gold at {depth}"
 
 
+@tool(read_only=True)
+async def drill(ctx: ToolContext[Any]) -> str:
+    """Drill until told to stop, and put the drill away."""
+    crash_child.effect("drill", ctx)
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        crash_child.effect("tidy", ctx)
+    return "tidied"
+
+
 @tool(needs_approval=True)
 async def blast(ctx: ToolContext[Any], where: str) -> str:
     """Blast a rock."""
@@ -35,9 +80,10 @@ async def blast(ctx: ToolContext[Any], where: str) -> str:
     return f"blasted {where}"
 
 
-def chief() -> Agent:
+def chief(task: Task) -> Agent:
     """A manager of two, one of whom must ask people, who asks a person herself."""
-    miner = Agent("miner", ScriptedModel([call("dig", depth=3, id="c"), say("gold")]), tools=[dig])
+    works = call("drill", id="c") if task.cancels else call("dig", depth=3, id="c")
+    miner = Agent("miner", ScriptedModel([works, say("gold")]), tools=[dig, drill])
     smith = Agent("smith", ScriptedModel([call("blast", where="rock", id="c"), say("ring")]), tools=[blast])
     model = ScriptedModel([
         [call("dispatch", agent="miner", task="Dig.", id="m"), call("dispatch", agent="smith", task="Forge.", id="s")],
@@ -58,31 +104,39 @@ async def decide(runtime: Runtime, approval: Approval) -> None:
         await runtime.settle(*where, by="grace", result=ToolResult.error("nobody knows"))
 
 
-async def drive(url: str, effects: Effects) -> None:
-    """Start the run, or find it, and bring it to its end with people's help."""
-    async with Runtime(url, agents=[chief()], effects=effects) as runtime:
+async def drive(task: Task, effects: Effects, drills: asyncio.Event) -> None:
+    """Start the run, or find it, and bring it to its end."""
+    async with Runtime(task.url, agents=[chief(task)], effects=effects) as runtime:
         run = await runtime.start("chief", "Make a ring.", key="the-only-one", caller=Caller(user="ada"))
-        while (await run.wait(60)).status in ("running", "paused"):
-            for approval in await run.approvals():
-                await decide(runtime, approval)
+        if not task.cancels:
+            while (await run.wait(60)).status in ("running", "paused"):
+                for approval in await run.approvals():
+                    await decide(runtime, approval)
+            return
+        while run.status in ("running", "paused"):
+            if drills.is_set() and await run.approvals():
+                await run.cancel("enough", by="ada")
+            await asyncio.sleep(0.002)
+            await run.refresh()
 
 
-def main() -> None:
-    """Run as a program."""
-    url, crash_child.EFFECTS, point = sys.argv[1:4]
+def main(task: Task) -> None:
+    """What the process does."""
     names: list[str] = []
+    times = Counter[str]()
+    drills = asyncio.Event()
     effects = Effects()
 
     def probe(name: str) -> None:
         names.append(name)
-        if name == point:
+        times[name] += 1
+        if name == "effect:drill":
+            drills.set()
+        if (name, times[name]) == task.point:
             os.kill(os.getpid(), signal.SIGKILL)
 
     effects.probe = probe
+    crash_child.EFFECTS = str(task.folder / "effects")
     crash_child.AFTER_EFFECT.append(probe)
-    asyncio.run(drive(url, effects))
-    sys.stdout.write(json.dumps(names))
-
-
-if __name__ == "__main__":
-    main()
+    asyncio.run(drive(task, effects, drills))
+    (task.folder / "names").write_text(json.dumps(names))
