@@ -644,8 +644,26 @@ def test_a_key_is_printed_once_listed_without_its_secret_and_revoked() -> None:
     assert secret not in type_("keys", "list").out + type_("keys", "list", "--json").out
     assert type_("keys", "list", "--tenant", "acme", "--json").data == []
     assert type_("keys", "revoke", key["id"], "--tenant", "acme").code == 5
-    assert type_("keys", "revoke", key["id"]).code == 0
-    assert "was revoked" in type_("keys", "list").out
+    assert re.search(rf"key {key['id']} of ada \(finance\), tenant default, for read; it counts until 2", made.err)
+    assert listed_keys() == [f"{key['id']} until {key['expiresAt'][:10]} ada (finance): read"]
+    first, again = (type_("keys", "revoke", key["id"]) for _ in range(2))
+    assert (first.code, first.out) == (
+        0, f"key {key['id']} of ada (finance), tenant default, counts no more, from now on\n",
+    )  # fmt: skip  # one row
+    assert (again.code, bool(re.search(r"no more, since \d{4}-\d\d-\d\d [\d:]{8} UTC$", again.out))) == (0, True)
+    (key,) = type_("keys", "list", "--json").data
+    assert listed_keys() == [f"{key['id']} no, revoked {key['revokedAt'][:10]} ada (finance): read"]
+
+
+def listed_keys() -> list[str]:
+    """What `keys list` says of each, on one line."""
+    rows = type_("keys", "list").out.partition("scopes")[2]
+    return [" ".join(row.split()) for row in re.split(r"\n(?=0)", rows) if row.strip()]
+
+
+def test_a_key_that_counts_for_no_time_is_refused() -> None:
+    refused = type_("keys", "create", "--expires", "0d")
+    assert (refused.code, "give an age such as 90d" in refused.err) == (2, True)
 
 
 def test_a_key_of_json_has_its_secret_and_the_first_three_scopes() -> None:

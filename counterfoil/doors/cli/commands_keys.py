@@ -11,16 +11,29 @@ from counterfoil.doors import http, wiring
 from counterfoil.doors.cli.ages import age
 from counterfoil.doors.cli.common import Session, command
 from counterfoil.doors.cli.errors import Code, Stop
-from counterfoil.doors.cli.view import print_table
+from counterfoil.doors.cli.view import print_table, when
 
 __all__ = ["app"]
 
 app = typer.Typer(help="Keys of the HTTP API.", no_args_is_help=True)
 
 
+def _whose(key: ApiKey) -> str:
+    return f"{key.user} ({', '.join(key.roles)})" if key.roles else key.user
+
+
 def _view(key: ApiKey) -> dict[str, JsonValue]:
     times = {"createdAt": key.created_at, "expiresAt": key.expires_at, "revokedAt": key.revoked_at}
     return {**key.to_json(), **{name: None if at is None else date_json(moment(at)) for name, at in times.items()}}
+
+
+def _counts(key: ApiKey, now: int) -> str:
+    """Until which day it counts, or since which no more."""
+    at = key.expires_at if key.revoked_at is None else key.revoked_at
+    if at is None:
+        return "for ever"
+    fault = key.fault(now)
+    return f"{'until' if fault is None else f'no, {fault.split()[-1]}'} {moment(at):%Y-%m-%d}"
 
 
 @command(app)
@@ -44,6 +57,8 @@ async def create(
     Its secret is printed now and never again.
     """
     lasts = None if expires is None else age("--expires", expires)
+    if lasts is not None and not lasts:
+        raise Stop("--expires: a key that counts for no time is none; give an age such as 90d")
     async with session.writer() as runtime:
         try:
             token, key = await http.create_key(
@@ -56,15 +71,20 @@ async def create(
         session.out.data({**_view(key), "key": token})
     else:
         session.out.say(token)
+        until = "for ever" if key.expires_at is None else f"until {when(moment(key.expires_at), day=True)} UTC"
         session.out.note(
-            f"key {key.id} of {key.user}, tenant {key.tenant}: {', '.join(key.scopes)}; it is shown this once"
+            f"made key {key.id} of {_whose(key)}, tenant {key.tenant}, for {', '.join(key.scopes)}; "
+            f"it counts {until}; its secret is shown this once"
         )
     return Code.DONE
 
 
 @command(app, "list")
 async def list_(session: Session) -> int:
-    """The tenant's keys, also those that count no more."""
+    """The tenant's keys, also those that count no more.
+
+    When a key was last used is not on record.
+    """
     async with session.reader() as runtime:
         keys, now = await runtime.store.keys(session.tenant), runtime.effects.now()
     if session.json:
@@ -74,8 +94,8 @@ async def list_(session: Session) -> int:
     else:
         print_table(
             session.out.console,
-            ("key", "state", "user", "scopes"),
-            [(key.id, key.fault(now) or "counts", key.user, " ".join(key.scopes)) for key in keys],
+            ("key", "counts", "whose: scopes"),
+            [(key.id, _counts(key, now), f"{_whose(key)}: {', '.join(key.scopes)}") for key in keys],
         )
     return Code.DONE
 
@@ -86,9 +106,12 @@ async def revoke(
 ) -> int:
     """Have a key count no more, from now on."""
     async with session.reader() as runtime:
-        revoked = await runtime.store.revoke_key(session.tenant, key, runtime.effects.now())
+        now = runtime.effects.now()
+        revoked = await runtime.store.revoke_key(session.tenant, key, now)
     if session.json:
         session.out.data(_view(revoked))
     else:
-        session.out.say(f"revoked: {revoked.id} of {revoked.user}")
+        at = revoked.revoked_at or now
+        since = "from now on" if at == now else f"since {when(moment(at), day=True)} UTC"
+        session.out.say(f"key {revoked.id} of {_whose(revoked)}, tenant {revoked.tenant}, counts no more, {since}")
     return Code.DONE
