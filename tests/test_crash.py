@@ -37,7 +37,7 @@ def stories(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 @law("7.6", "7.5")
-@case("R002", "R025", "R040")
+@case("R002", "R025", "R040", "R077")
 def test_a_process_can_die_at_every_boundary_and_the_run_comes_to_its_end(stories: list[Story]) -> None:
     assert len(stories) >= 7
     for s in stories:

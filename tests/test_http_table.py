@@ -404,6 +404,7 @@ CONVERSATION = """\
 
 
 @law("1.4.every-field", "9.threads")
+@case("R083", "R197")
 def test_a_client_that_knows_the_table_alone_shows_a_whole_team_at_work() -> None:
     pay, _ = counted("pay", needs_approval=True)
     dig = [call("long_text", id="map"), call("raises", id="dig"), call("pay", n=5, id="toll")]
