@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
-from collections import deque
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable
+from operator import attrgetter
 from typing import Protocol, TypeAlias
+from weakref import WeakValueDictionary
 
-from counterfoil.core.entries import PausedEntry
-from counterfoil.core.errors import StoreError
+from counterfoil.core.entries import Entry
+from counterfoil.core.errors import StoreError, UsageError
 from counterfoil.core.events import Event, event_of
 from counterfoil.core.record import Record
 from counterfoil.core.states import OPEN
-from counterfoil.hub import Hub
+from counterfoil.hub import Hub, Listener
 from counterfoil.store import RunRow, Store
 
 log = logging.getLogger("counterfoil")
@@ -25,34 +29,89 @@ LOOK_SECONDS = 1.0
 
 Place: TypeAlias = tuple[str, str]
 """Tenant and id of an interaction."""
+_entry = attrgetter("entry")
+
+
+class Trail:
+    """What is on record of an interaction: read, folded and made into events once for all who follow its runs here.
+
+    Args:
+        store: open.
+        hub: of this process.
+        place: the interaction's.
+    """
+
+    __slots__ = ("__weakref__", "_hub", "_place", "_read", "_steps", "_store", "_turn", "record")
+
+    def __init__(self, store: Store, hub: Hub, place: Place) -> None:
+        self.record = Record()
+        self._store, self._hub, self._place = store, hub, place
+        self._steps: defaultdict[str, list[Entry | Event]] = defaultdict(list)
+        """Of each run, in order; an event once somebody has wanted it."""
+        self._turn = asyncio.Lock()
+        self._read = 0
+        """The hub's tick when the last reading began."""
+
+    async def read(self, due: int | None = None) -> None:
+        """Read what was on record by a tick of the hub; None: by now."""
+        due = due or self._hub.tick()
+        if self._read >= due:
+            return
+        async with self._turn:
+            if self._read < due:
+                began = self._hub.ticks
+                for entry in await self._store.entries(*self._place, self.record.tip):
+                    self.record.apply(entry)
+                    self._steps[entry.run_id].append(entry)
+                self._read = began
+
+    def events(self, run_id: str, after: int) -> list[Event]:
+        """What has happened in a run after an entry, as far as it was read."""
+        steps, found = self._steps[run_id], list[Event]()
+        for at in range(bisect_right(steps, after, key=_entry), len(steps)):
+            step = steps[at]
+            if isinstance(step, Entry):
+                # Read on before: an event may show what a later entry of its commit says.
+                steps[at] = step = event_of(step, self.record.runs[run_id]) or step
+            if isinstance(step, Event):
+                found.append(step)
+        return found
 
 
 class Lookout:
-    """Looks for what other processes write: one question to the store for all who wait, however many they are.
+    """Looks for what is on record of what is followed here, and for what other processes write to it.
+
+    That is one question to the store for all who wait, however many they are.
 
     Args:
         store: open, while somebody waits.
+        hub: of this process.
         driving: whether this process drives a run; its commits wake who follows it by themselves.
     """
 
-    def __init__(self, store: Store, driving: Callable[[str], bool]) -> None:
-        self._store = store
+    def __init__(self, store: Store, hub: Hub, driving: Callable[[str], bool]) -> None:
+        self._store, self._hub = store, hub
         self._driving = driving
-        self._waiting: dict[asyncio.Event, tuple[Place, str, int]] = {}
+        self._waiting: dict[Listener, tuple[Place, str, int]] = {}
+        self._trails: WeakValueDictionary[Place, Trail] = WeakValueDictionary()
         self._task: asyncio.Task[None] | None = None
 
-    async def wait(self, signal: asyncio.Event, place: Place, run_id: str, tip: int, seconds: float | None) -> None:
-        """Wait for a signal, for an entry after ``tip``, or for a time."""
-        self._waiting[signal] = (place, run_id, tip)
+    def trail(self, place: Place) -> Trail:
+        """What is on record of an interaction; the same one for all who hold it at once."""
+        return self._trails.get(place) or self._trails.setdefault(place, Trail(self._store, self._hub, place))
+
+    async def wait(self, listener: Listener, place: Place, run_id: str, tip: int, seconds: float | None) -> None:
+        """Wait until the listener is woken, by an entry after ``tip`` at the latest, or for a time."""
+        self._waiting[listener] = (place, run_id, tip)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._go())
         try:
             async with asyncio.timeout(seconds):
-                await signal.wait()
+                await listener.signal.wait()
         except TimeoutError:
             pass
         finally:
-            self._waiting.pop(signal, None)
+            self._waiting.pop(listener, None)
 
     async def _go(self) -> None:
         try:
@@ -72,13 +131,15 @@ class Lookout:
         except StoreError:
             log.exception("the record could not be read for who follows it; it is tried again")
             return
-        for signal, (place, _, tip) in self._waiting.items():
+        due = self._hub.tick()
+        for listener, (place, _, tip) in self._waiting.items():
             if tips.get(place, 0) > tip:
-                signal.set()
+                listener.wake(due)
 
     def _wake(self) -> None:
-        for signal in self._waiting:
-            signal.set()
+        due = self._hub.tick()
+        for listener in self._waiting:
+            listener.wake(due)
 
     def close(self) -> None:
         """The store is about to be closed: whoever waits is woken, and finds that out."""
@@ -98,8 +159,8 @@ class Followed(Protocol):
         """Whether this process drives the run now."""
 
 
-async def follow(
-    runtime: Followed, row: RunRow, after: int, *, to_end: bool = False
+def follow(
+    runtime: Followed, row: RunRow, trail: Trail, after: int, *, to_end: bool = False
 ) -> AsyncGenerator[list[Event], None]:
     """Events of a run after an entry until it ends or pauses; deltas and progress only while they happen here.
 
@@ -109,50 +170,55 @@ async def follow(
     Args:
         runtime: of this process.
         row: the run's.
+        trail: of its interaction, read.
         after: the entry.
         to_end: go on over pauses.
+
+    Raises:
+        UsageError: there is no such entry yet.
     """
-    store, run_id, place = runtime.store, row.run_id, (row.tenant, row.interaction_id)
+    if after > trail.record.tip:
+        raise UsageError(
+            f"no event {after} can have come of run {row.run_id}: the newest entry has the number {trail.record.tip}; "
+            "is it another run's? leave it out to read from the first"
+        )
+    return _events(runtime, row, trail, after, to_end=to_end)
+
+
+async def _events(
+    runtime: Followed, row: RunRow, trail: Trail | None, after: int, *, to_end: bool
+) -> AsyncGenerator[list[Event], None]:
+    run_id, place = row.run_id, (row.tenant, row.interaction_id)
     listener = runtime.hub.add(run_id)
-    record, tip = Record(), 0
     try:
         while True:
             listener.signal.clear()
-            # What is on record is folded whole first: an event may show what a later entry of its commit says.
-            fresh = []
-            for entry in await store.entries(*place, record.tip):
-                if entry.entry > record.tip:
-                    record.apply(entry)
-                    if entry.entry > tip:
-                        fresh.append(entry)
-            tip = record.tip
+            trail = trail or runtime.lookout.trail(place)
+            await trail.read(listener.due)
+            # Others read on in the same trail while this one is slow: what it says of the run is of one moment.
+            tip, status = trail.record.tip, trail.record.runs[run_id].status
+            events = trail.events(run_id, after)
             # Deltas and progress say after which entry they came; what is newer than this reading waits for the next.
-            live: deque[Event] = deque()
+            live = list[Event]()
             while listener.live and listener.live[0].entry <= tip:
                 live.append(listener.live.popleft())
-            paused, events = False, list[Event]()
-            for entry in fresh:
-                if entry.run_id != run_id:
-                    continue
-                while live and live[0].entry < entry.entry:
-                    events.append(live.popleft())
-                paused = isinstance(entry, PausedEntry) and not entry.children
-                event = event_of(entry, record.runs[run_id]) if entry.entry > after else None
-                if event is not None:
-                    events.append(event)
-            events += live
-            if events:
-                yield events
-            status = record.runs[run_id].status if run_id in record.runs else "running"
+            after = tip
+            if events or live:
+                yield list(heapq.merge(events, live, key=_entry)) if live else events
+            events, live = [], []
             if status not in OPEN:
                 return
-            if status == "paused" and to_end:
-                record = Record()  # a pause may last for days, and many may follow it; it is read again after that
-            elif status == "paused" and (paused or not fresh):
-                current = await store.run(row.tenant, run_id)
-                if current.status == "paused" and not current.runnable and not runtime.driving(run_id):
+            if status == "paused":
+                if to_end:
+                    trail = None  # a pause may last for days, and many may follow it; it is read again after that
+                elif await _rests(runtime, row):
                     return
-            fresh, events = [], []
-            await runtime.lookout.wait(listener.signal, place, run_id, tip, None if to_end else LOOK_SECONDS)
+            await runtime.lookout.wait(listener, place, run_id, tip, None if to_end else LOOK_SECONDS)
     finally:
         runtime.hub.remove(run_id, listener)
+
+
+async def _rests(runtime: Followed, row: RunRow) -> bool:
+    """Whether a run that has paused waits for people alone, and nobody is about to go on with it."""
+    now = await runtime.store.run(row.tenant, row.run_id)
+    return now.status == "paused" and not now.runnable and not runtime.driving(row.run_id)

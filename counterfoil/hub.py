@@ -23,20 +23,34 @@ MAX_LIVE = 10_000
 class Listener:
     """One reader of one run's events: woken by every commit, and handed what is never stored."""
 
-    __slots__ = ("live", "signal")
+    __slots__ = ("due", "live", "signal")
 
-    def __init__(self) -> None:
+    def __init__(self, due: int) -> None:
         self.live: deque[Event] = deque(maxlen=MAX_LIVE)
         self.signal = asyncio.Event()
+        self.due = due
+        """What it has to show was on record by this tick of the hub at the latest."""
+
+    def wake(self, due: int) -> None:
+        """Something is on record, or may be."""
+        self.due = due
+        self.signal.set()
 
 
 class Hub:
     """Listeners by run."""
 
-    __slots__ = ("_listeners",)
+    __slots__ = ("_listeners", "ticks")
 
     def __init__(self) -> None:
         self._listeners: dict[str, list[Listener]] = {}
+        self.ticks = 0
+        """Counts what is told of the record: who has read after a tick has read what was on record by it."""
+
+    def tick(self) -> int:
+        """The next one."""
+        self.ticks += 1
+        return self.ticks
 
     def listened(self, run_id: str) -> bool:
         """Whether anybody reads this run's events now."""
@@ -44,7 +58,7 @@ class Hub:
 
     def add(self, run_id: str) -> Listener:
         """Begin to listen."""
-        listener = Listener()
+        listener = Listener(self.tick())
         self._listeners.setdefault(run_id, []).append(listener)
         return listener
 
@@ -58,8 +72,9 @@ class Hub:
 
     def wake(self, run_id: str) -> None:
         """Something is on record."""
+        due = self.tick()
         for listener in self._listeners.get(run_id, ()):
-            listener.signal.set()
+            listener.wake(due)
 
     def tell(self, run_id: str, event: Event) -> None:
         """Hand out what is not stored."""

@@ -20,7 +20,7 @@ from counterfoil.core.report import ReportGroup, ToolErrorReport
 from counterfoil.core.states import ENDED
 from counterfoil.core.turn import micros, moment
 from counterfoil.effects import Effects
-from counterfoil.follow import Lookout, follow
+from counterfoil.follow import Lookout, Trail, follow
 from counterfoil.hooks import Hooks, join_hooks
 from counterfoil.hub import Hub
 from counterfoil.run import Fold, Run, Runs
@@ -218,21 +218,27 @@ class Reading:
 
         Raises:
             NotFound
+            UsageError: there is no such entry.
         """
-        async with aclosing(self.event_lists(run_id, after=after, to_end=to_end, tenant=tenant)) as lists:
+        row, trail = await self.trail(run_id, tenant)
+        lists = self.event_lists(row, trail, after or 0, to_end=to_end)
+        del trail  # they let go of it while the run waits for people
+        async with aclosing(lists):
             async for events in lists:
                 for event in events:
                     yield event
 
-    async def event_lists(
-        self, run_id: str, *, after: int | None = None, to_end: bool = False, tenant: str = "default"
-    ) -> AsyncGenerator[list[Event], None]:
-        """As `events`, for whoever writes what there is at once in one go."""
+    async def trail(self, run_id: str, tenant: str) -> tuple[RunRow, Trail]:
+        """A run, and what is on record of its interaction by now, for who follows it. Raises NotFound."""
         self._check()
         row = await self.store.run(tenant, run_id)
-        async with aclosing(follow(self, row, after or 0, to_end=to_end)) as lists:
-            async for events in lists:
-                yield events
+        trail = self.lookout.trail((row.tenant, row.interaction_id))
+        await trail.read()
+        return row, trail
+
+    def event_lists(self, row: RunRow, trail: Trail, after: int, *, to_end: bool) -> AsyncGenerator[list[Event], None]:
+        """As `events`, for whoever writes what there is at once in one go. Raises UsageError."""
+        return follow(self, row, trail, after, to_end=to_end)
 
     async def verify(
         self, head: Sequence[Head] | None = None, progress: Callable[[int], None] | None = None

@@ -97,7 +97,7 @@ class Runtime(Driving):
         self.store: Store = store if store is not None else resolve("store", url.partition("://")[0])(url)
         self.dispatch: Dispatch = resolve("dispatch", dispatch.partition(":")[0])(dispatch, self)
         self.hub = Hub()
-        self.lookout = Lookout(self.store, self.driving)
+        self.lookout = Lookout(self.store, self.hub, self.driving)
         self.slots = Slots(concurrency)
         self._open = False
         self.leaving = False

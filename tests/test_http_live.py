@@ -10,7 +10,7 @@ from counterfoil import Runtime, tool
 from counterfoil.testing import call, say
 from tests.helpers import Gate, agent, counted, fine, go, shared, until
 from tests.marks import case
-from tests.served import follow, served
+from tests.served import PROBLEM, follow, served
 
 
 def stored(events):
@@ -121,6 +121,31 @@ def test_a_client_that_comes_back_in_time_or_is_not_the_last_keeps_its_run():
             assert [event async for event in third][-1]["event"] == "RunEnded"
             assert not followers._here
             assert not followers._going
+
+    go(main())
+
+
+@shared
+def test_a_last_event_id_that_was_never_sent_is_refused_and_one_of_an_erased_run_goes_on(place):
+    desk = agent([[call("fine", id="f")], say("Done.")], fine)
+
+    async def main():
+        async with served(place.runtime(desk)) as http:
+            run = (await http.start())["runId"]
+            await http.rests(run)
+            whole = stored(await http.events(run))
+            tip = whole[-1]["id"]
+            for wrong in (str(tip + 1), str(2**53), "9" * 5000, "-1", "1e3", "abc", ""):
+                answer = await http.client.get(f"/v1/runs/{run}/events", headers={"Last-Event-ID": wrong})
+                assert (answer.status_code, answer.headers["content-type"]) == (422, PROBLEM), wrong
+                assert answer.json()["type"] == "urn:counterfoil:problem:invalid-request"
+            wrong = await http.client.get(f"/v1/runs/{run}/events", params={"after": tip + 1})
+            assert f"the newest entry has the number {tip}" in wrong.json()["detail"]
+            await http.runtime.erase(run)
+            rest = stored(await http.events(run, whole[1]["id"]))
+            assert [(e["id"], e["event"]) for e in rest] == [(e["id"], e["event"]) for e in whole[2:]]
+            seen = await http.client.get(f"/v1/runs/{run}/events", headers={"Last-Event-ID": str(tip)})
+            assert seen.status_code == 204
 
     go(main())
 

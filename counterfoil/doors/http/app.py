@@ -72,7 +72,7 @@ def create_app(
     )  # fmt: skip  # two rows
     app.state.rate = Rate(*rate)
     app.state.runtime, app.state.heartbeat = runtime, heartbeat
-    app.state.followers = live.Followers(runtime, disconnect_grace)
+    app.state.followers, app.state.frames = live.Followers(runtime, disconnect_grace), live.Frames()
     app.state.dev = None if dev is None else Access("default", dev, (), frozenset(SCOPES))
     for part in (probes,) if only_probes else (interactions, runs, live, results, desk, people, about, probes):
         app.include_router(part.router)

@@ -11,6 +11,7 @@ from fastapi.responses import Response
 
 from counterfoil.core.errors import NotFound
 from counterfoil.core.jsontext import clean_text, dumps
+from counterfoil.core.record import RunState
 from counterfoil.doors.http.access import Access
 from counterfoil.doors.http.problems import Problem, documented
 from counterfoil.run import Run
@@ -77,10 +78,14 @@ async def visible(runtime: Runtime, run_id: str, access: Access) -> Run:
         NotFound: there is none for its tenant, or it is a child's and the key lacks the scope ``threads``.
     """
     run = await runtime.get(plain(run_id), tenant=access.tenant)
-    head = run._fold.record.runs[run.id].head  # the fold is what a view is made of
-    if head is not None and head.thread_id is not None and not access.threads:
-        raise NotFound(f"no run {run_id}")
+    may_see(run._fold.record.runs[run.id], access)  # the fold is what a view is made of
     return run
+
+
+def may_see(run: RunState, access: Access) -> None:
+    """Raises NotFound, as of `visible`."""
+    if run.head is not None and run.head.thread_id is not None and not access.threads:
+        raise NotFound(f"no run {run.run_id}")
 
 
 def cursor_of(place: str) -> str:

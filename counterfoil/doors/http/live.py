@@ -13,14 +13,15 @@ from fastapi.responses import Response
 from starlette.datastructures import State
 from starlette.types import Receive, Scope, Send
 
-from counterfoil.core.errors import CounterfoilError
+from counterfoil.core.errors import CounterfoilError, UsageError
 from counterfoil.core.events import CallProgress, Event, TurnDelta
 from counterfoil.core.jsontext import dumps
+from counterfoil.core.record import RunState
 from counterfoil.core.states import OPEN
 from counterfoil.core.wire_live import event_json
-from counterfoil.doors.http.access import Reader
-from counterfoil.doors.http.common import ASKED, OF_RUN, Held, answers, visible
-from counterfoil.run import Run
+from counterfoil.doors.http.access import Access, Reader
+from counterfoil.doors.http.common import ASKED, OF_RUN, Held, answers, may_see, plain
+from counterfoil.doors.http.problems import Problem
 from counterfoil.runtime import Runtime
 
 log = logging.getLogger("counterfoil.http")
@@ -45,10 +46,35 @@ RETRY_MS: Final = 1000
 """Milliseconds that a client waits before it connects again."""
 
 
+FRAMES: Final = 4 * 1024 * 1024
+"""Bytes of events on the wire that are kept for others who follow the same run."""
+
+
 def frame(event: Event) -> bytes:
     """An event on the wire. What is not on record has no id: a reader goes on after the last entry that it saw."""
     id_ = b"" if isinstance(event, (TurnDelta, CallProgress)) else b"id: %d\n" % event.entry
     return id_ + b"event: " + type(event).__name__.encode() + b"\ndata: " + dumps(event_json(event)) + b"\n\n"
+
+
+class Frames:
+    """Events on the wire: each is written once for all who follow the same run at about the same time."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[Event, bytes]] = {}
+        """By the event's identity, which is its own as long as it is held here."""
+        self._size = 0
+
+    def of(self, event: Event) -> bytes:
+        """See `frame`."""
+        known = self._kept.get(id(event))
+        if known is not None:
+            return known[1]
+        data = frame(event)
+        self._kept[id(event)] = event, data
+        self._size += len(data)
+        while self._size > FRAMES:
+            self._size -= len(self._kept.pop(next(iter(self._kept)))[1])
+        return data
 
 
 class Followers:
@@ -65,44 +91,39 @@ class Followers:
         self._here: Counter[str] = Counter()
         self._going: dict[str, asyncio.Task[None]] = {}
 
-    def come(self, run: Run) -> None:
+    def come(self, run_id: str) -> None:
         """A client follows the run."""
-        self._here[run.id] += 1
-        if task := self._going.pop(run.id, None):
+        self._here[run_id] += 1
+        if task := self._going.pop(run_id, None):
             task.cancel()
 
-    def leave(self, run: Run, *, dropped: bool) -> None:
+    def leave(self, run_id: str, tenant: str, *, dropped: bool) -> None:
         """It does no more.
 
         Args:
-            run: the run.
+            run_id: the run.
+            tenant: whose.
             dropped: the client went away before the run's end, and was not sent away by this server.
         """
-        self._here[run.id] -= 1
-        if self._here[run.id]:
+        self._here[run_id] -= 1
+        if self._here[run_id]:
             return
-        del self._here[run.id]
+        del self._here[run_id]
         if dropped:
-            self._going[run.id] = asyncio.create_task(self._cancel(run))
+            self._going[run_id] = asyncio.create_task(self._cancel(run_id, tenant))
 
-    async def _cancel(self, run: Run) -> None:
+    async def _cancel(self, run_id: str, tenant: str) -> None:
         await asyncio.sleep(self._grace)
-        del self._going[run.id]
+        del self._going[run_id]
         try:
-            await run.cancel("the client that followed the run went away")
+            await self._runtime.cancel(run_id, reason="the client that followed the run went away", tenant=tenant)
         except CounterfoilError:
-            log.exception("run %s could not be cancelled for the client that went away", run.id)
+            log.exception("run %s could not be cancelled for the client that went away", run_id)
 
     def close(self) -> None:
         """The server leaves: clients go on elsewhere."""
         for task in self._going.values():
             task.cancel()
-
-
-def cancels(run: Run) -> bool:
-    """Whether the run is to be cancelled when nobody follows it any more."""
-    head = run._fold.record.runs[run.id].head  # the fold is what a view is made of
-    return head is not None and head.on_disconnect == "cancel"
 
 
 class EventStream(Response):
@@ -112,28 +133,29 @@ class EventStream(Response):
         run: whose.
         events: what comes.
         state: of the application.
-        threads: other threads than the main one are shown too.
+        access: the reader's.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, run: Run, events: AsyncGenerator[list[Event], None], state: State, *, threads: bool) -> None:
+    def __init__(self, run: RunState, events: AsyncGenerator[list[Event], None], state: State, access: Access) -> None:
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
-        self._run, self._events, self._state, self._threads = run, events, state, threads
+        self._run_id, self._events, self._state, self._access = run.run_id, events, state, access
+        self._cancels = run.head is not None and run.head.on_disconnect == "cancel"
 
     async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
         """Write them."""
-        followers: Followers | None = self._state.followers if cancels(self._run) else None
+        followers: Followers | None = self._state.followers if self._cancels else None
         if followers is not None:
-            followers.come(self._run)
+            followers.come(self._run_id)
         gone = asyncio.ensure_future(_gone(receive))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             await self._write(send, gone)
         finally:
             if followers is not None:
-                followers.leave(self._run, dropped=gone.done())
+                followers.leave(self._run_id, self._access.tenant, dropped=gone.done())
             await _end(gone)
             await self._events.aclose()
         await send({"type": "http.response.body", "body": b""})
@@ -151,7 +173,8 @@ class EventStream(Response):
                     await _body(send, b": alive\n\n")
                 elif coming in done:
                     events, coming = coming.result(), None
-                    for data in _pieces(e for e in events if self._threads or e.thread_id is None):
+                    shown = (e for e in events if self._access.threads or e.thread_id is None)
+                    for data in _pieces(map(self._state.frames.of, shown)):
                         await _body(send, data)
         except StopAsyncIteration:
             pass
@@ -163,11 +186,11 @@ async def _next(events: AsyncIterator[list[Event]]) -> list[Event]:
     return await anext(events)
 
 
-def _pieces(events: Iterable[Event]) -> Iterator[bytes]:
-    """The events on the wire, many in one piece."""
+def _pieces(frames: Iterable[bytes]) -> Iterator[bytes]:
+    """Many in one piece."""
     piece = bytearray()
-    for event in events:
-        piece += frame(event)
+    for data in frames:
+        piece += data
         if len(piece) >= PIECE:
             yield bytes(piece)
             piece.clear()
@@ -217,10 +240,14 @@ async def follow(
     ] = "end",
 ) -> Response:
     """A run's events from the first, or after an entry, until it ends; over pauses too."""
-    run = await visible(runtime, run_id, access)
     seen = last if last is not None else after or 0
-    ended = run._fold.record.runs[run.id].ended
-    if run.status not in OPEN and ended is not None and ended.entry <= seen:
+    row, trail = await runtime.trail(plain(run_id), access.tenant)
+    run = trail.record.runs[row.run_id]
+    may_see(run, access)
+    try:
+        events = runtime.event_lists(row, trail, seen, to_end=until == "end")
+    except UsageError as error:
+        raise Problem("invalid-request", str(error)) from None
+    if run.status not in OPEN and run.ended is not None and run.ended.entry <= seen:
         return Response(status_code=204)
-    events = runtime.event_lists(run.id, after=seen, tenant=access.tenant, to_end=until == "end")
-    return EventStream(run, events, request.app.state, threads=access.threads)
+    return EventStream(run, events, request.app.state, access)
