@@ -71,13 +71,16 @@ async def keep(till: str) -> str:
 def agents() -> list[Agent]:
     """The agents of these tests."""
     tools = [pay, hang, locked, keep]
+    hanger = Agent("hanger", model=ScriptedModel([[call("hang", id="h")], say("done")]), tools=tools)
+    waits = [call("dispatch", agent="hanger", task="Hang.", id="d")]
     return [
         Agent(
             "payer",
             model=ScriptedModel([[call("pay", n=1, id="a"), call("pay", n=2, id="b")], say("done")]),
             tools=tools,
         ),
-        Agent("hanger", model=ScriptedModel([[call("hang", id="h")], say("done")]), tools=tools),
+        hanger,
+        Agent("foreman", model=ScriptedModel([waits, say("done")]), manages=[hanger]),
         Agent(
             "teller",
             model=ScriptedModel([[call("locked", till="x", n=i) for i in range(6)], say("done")]),

@@ -14,16 +14,18 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client, WorkflowExecutionStatus
 
-from counterfoil import Limits
+from counterfoil import Caller, Limits, ToolResult
 from counterfoil.adapters.dispatch import temporal, temporal_run
+from counterfoil.core.entries import EndedEntry
 from counterfoil.core.errors import DefinitionError, UsageError
 from counterfoil.dispatch import REFUSED
 from counterfoil.testing import call, say
 from tests import helpers, run_child
 from tests.floors import ROOT
-from tests.helpers import Gate, Place, agent, arrives, content, counted, go, pending, so, until
+from tests.helpers import Gate, Place, agent, arrives, content, counted, go, outcomes, pending, so, until
 from tests.marks import law
 from tests.temporal import serving
+from tests.test_team import asks, needing, team
 
 USE_EXISTING = temporal.WorkflowIDConflictPolicy.USE_EXISTING
 ONE_CALL = [[call("count", n=1, id="c")], say("done")]
@@ -396,6 +398,82 @@ def test_the_server_misses_a_dead_worker_and_gives_its_segment_on_though_nobody_
                 await arrives(run, "paused")
                 assert [a.kind for a in await run.approvals()] == ["interrupted"]
             await content(teller)
+
+    go(main())
+
+
+# ------------------------------------------------------------------------------------------------ teams
+
+
+@law("9.dispatch", "9.pause", "9.ask", "7.2")
+def test_each_run_of_a_team_has_a_workflow_and_people_help_from_elsewhere(desk):
+    log = []
+    miner = agent([call("blast", where="m", id="m1"), say("mined")], needing(log), name="miner")
+    chief = team(miner, agent([say("forged")], name="smith"), then=[asks("ada", "Well?"), say("done")])
+
+    async def main():
+        async with desk.runtime(chief) as worker, desk.runtime(miner) as other, desk.runtime() as teller:
+            run = await teller.start("chief", "Go.", caller=Caller(user="ada"))
+            await arrives(run, "paused")
+            assert await pending(run) == ["m1"]
+            await run.approve("m1", by="grace")
+            while await pending(run) != ["q"]:
+                await arrives(run, "paused")
+            await run.answer_question("q", by="ada", text="Well.")
+            await arrives(run, "completed")
+            assert outcomes(run) == {"miner": "Succeeded", "smith": "Succeeded", "q": "Succeeded"}
+            assert log == ["m:1"]
+            for row in await teller.runs():
+                await desk.ended(await teller.get(row.run_id))
+            assert (worker._drives, other._drives) == ({}, {})
+            await content(teller)
+
+    go(main())
+
+
+@law("9.cancel", "7.8")
+def test_a_cancel_ends_the_workflows_of_a_team_and_the_managers_run_last(desk):
+    gate = Gate()
+    miner = agent([call("work", at="m", id="w"), say("never")], gate.tool(), name="miner")
+    smith = agent([call("blast", where="s", id="s1"), say("never")], needing([]), name="smith")
+
+    async def main():
+        async with desk.runtime(team(miner, smith)), desk.runtime() as teller:
+            run = await teller.start("chief", "Go.")
+            await gate.began("m")
+            while await pending(run) != ["s1"]:
+                await asyncio.sleep(0.01)
+            await run.cancel("enough")
+            await arrives(run, "cancelled")
+            assert outcomes(run) == {"miner": "Cancelled", "smith": "Cancelled"}
+            entries = await teller.store.entries("default", run.interaction_id)
+            assert [e.run_id for e in entries if isinstance(e, EndedEntry)][-1] == run.id
+            for row in await teller.runs():
+                assert row.status == "cancelled"
+                await desk.ended(await teller.get(row.run_id))
+            await content(teller)
+
+    go(main())
+
+
+@law("7.6", "9.recovery")
+def test_a_worker_that_is_killed_while_a_manager_waits_for_its_body_leaves_both_to_another(desk):
+    async def main():
+        async with desk.runtime() as teller:
+            with desk.child("work") as first:
+                await said(first)
+                run = await teller.start("foreman", "go")
+                await until(lambda: desk.lines() == ["hang 0 attempt 1"])
+                first.kill()
+            async with desk.runtime(*run_child.agents()):
+                await arrives(run, "paused")
+                assert [a.kind for a in await run.approvals()] == ["interrupted"]
+                await run.settle("h", by="grace", result=ToolResult.text("seen to"))
+                await arrives(run, "completed")
+                assert outcomes(run) == {"d": "Succeeded"}
+                for row in await teller.runs():
+                    await desk.ended(await teller.get(row.run_id))
+                await content(teller)
 
     go(main())
 
