@@ -87,11 +87,17 @@ def _check(name: str, members: Sequence[Member], above: list[str]) -> None:
     if twice:
         raise DefinitionError(f"{name}: manages two agents of the name {twice[0]!r}; give one of them another")
     for member in members:
+        chain = " manages ".join([*above, member.name])
         if member.name in above:
-            raise DefinitionError(f"{name}: {' manages '.join([*above, member.name])}; an agent cannot be below itself")
+            raise DefinitionError(
+                f"{name}: {chain}; an agent cannot be below itself: take {member.name!r} out of manages= of "
+                f"{above[-1]!r}"
+            )
         if len(above) > CHILDREN_DEEP:
-            chain = " manages ".join([*above, member.name])
-            raise DefinitionError(f"{name}: {chain}; {CHILDREN_DEEP} agents below one another are the most")
+            raise DefinitionError(
+                f"{name}: {chain}; {CHILDREN_DEEP} agents below one another are the most: have one further up manage "
+                f"{member.name!r}"
+            )
         _check(name, member.manages, [*above, member.name])
 
 

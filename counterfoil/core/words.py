@@ -171,7 +171,7 @@ def child_end(agent: str, status: str, reason: str | None) -> str:
 
 def team_limit(deep: int) -> str:
     """Too many runs wait for one another."""
-    return f"{deep} agents that wait for one another"
+    return f"{deep} agents that wait for one another (do the work yourself)"
 
 
 OVERHEARD_CHARS = 2_000
