@@ -216,11 +216,10 @@ class Driving(Deciding):
 
     def kick(self, tenant: str, run_id: str) -> None:
         """Something was put on record for this run: have its driver look, or take it up if that can be done here."""
-        drive = self._drives.get(run_id)
-        if drive is not None:
-            drive.notify()
-            return
-        if run_id not in self._kicks and self._open:
+        if self.driving(run_id):
+            if (drive := self._drives.get(run_id)) is not None:
+                drive.notify()
+        elif self._open:
             task = asyncio.get_running_loop().create_task(self._take_up(tenant, run_id))
             self._kicks[run_id] = task
             task.add_done_callback(functools.partial(self._kicked, run_id))
@@ -315,8 +314,6 @@ class Driving(Deciding):
             log.exception("run %s could not be taken up; it is tried again", row.run_id)
             self._fails(row.run_id)
 
-    # wait
-
     async def wait(self, fold: Fold, timeout: float | None) -> None:  # a promise of the public interface
         """Wait until a run ends or pauses. Raises TimeoutError, or what its driver here died of."""
         if timeout is None:
@@ -334,7 +331,7 @@ class Driving(Deciding):
                 error = fold.error or (None if task.cancelled() else task.exception())
                 if error is not None:
                     raise error
-                if run_id in self._kicks or run_id in self._tasks:
+                if self.driving(run_id):
                     continue
                 state = fold.record.runs[run_id]
                 if state.status not in OPEN:
@@ -364,7 +361,15 @@ class Driving(Deciding):
 
     def driving(self, run_id: str) -> bool:
         """Whether this process drives the run now."""
+        task = self._tasks.get(run_id)
+        if task is not None and task.done():  # its event loop ended before it had begun
+            self._lost[run_id] = self._drives.pop(run_id).lease.tenant
+            del self._tasks[run_id]
         return run_id in self._tasks or run_id in self._kicks
+
+    def looked_at(self, tenant: str, run_id: str) -> None:
+        if self._sweeper is None and not self.driving(run_id):
+            self.kick(tenant, run_id)
 
 
 def _builtin(drive: Drive) -> Any:

@@ -101,23 +101,24 @@ class Script:
     @staticmethod
     def _queued(entries: Sequence[Entry], run_id: str) -> dict[int, list[QueuedEntry]]:
         """Messages that came from outside, by the step of whose turn they are there; -1: from the start."""
-        step, place, begun = -1, {}, False
+        step, place, open_now, begun = -1, {}, False, False
         waits: dict[int, QueuedEntry] = {}
         here = {e.queued for e in entries if isinstance(e, MessageEntry) and e.run_id == run_id}
         for entry in entries:
-            begun = begun or entry.run_id == run_id
-            if isinstance(entry, QueuedEntry) and begun and (entry.run_id == run_id or entry.entry in here):
-                waits[entry.entry] = entry
-                place[entry.entry] = step
-            elif entry.run_id != run_id:
+            if isinstance(entry, QueuedEntry):
+                # After the run's end it is for the next one, or for this one where it was resumed and read it.
+                if (open_now and entry.run_id == run_id) or (begun and entry.entry in here):
+                    waits[entry.entry] = entry
+                    place[entry.entry] = step
                 continue
-            elif isinstance(entry, TurnEntry):
+            if entry.run_id != run_id:
+                continue
+            begun, open_now = True, not isinstance(entry, EndedEntry)
+            if isinstance(entry, TurnEntry):
                 step = entry.step
             elif isinstance(entry, MessageEntry) and entry.queued in place:
                 # It may have come while the model was asked; what counts is when it was delivered.
                 place[entry.queued] = step
-            elif isinstance(entry, EndedEntry):
-                begun = False  # what comes now is for the next run
         out: dict[int, list[QueuedEntry]] = {}
         for number, entry in waits.items():
             out.setdefault(place[number], []).append(entry)

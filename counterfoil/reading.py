@@ -18,7 +18,7 @@ from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.record import Record
 from counterfoil.core.report import ReportGroup, ToolErrorReport
 from counterfoil.core.states import ENDED
-from counterfoil.core.turn import micros, moment
+from counterfoil.core.turn import micros, moment, thread_named
 from counterfoil.effects import Effects
 from counterfoil.follow import Lookout, Trail, follow
 from counterfoil.hooks import Hooks, join_hooks
@@ -50,6 +50,13 @@ class Reading:
 
     def driving(self, run_id: str) -> bool:
         """Whether this process drives the run now."""
+        raise NotImplementedError
+
+    def looked_at(self, tenant: str, run_id: str) -> None:
+        """Somebody follows the run: where no sweep would take it up, that is done now.
+
+        The event loop in which a run in memory was driven may have ended.
+        """
         raise NotImplementedError
 
     def _check(self) -> None:
@@ -128,13 +135,14 @@ class Reading:
 
         Args:
             run_id: the run.
-            thread: what happened on one thread alone, in the run and the runs below it; None: on the main one.
+            thread: what happened on one thread alone, in the run and the runs below it; ``main`` or None: on the main
+                one.
             tenant: whose.
         """
         run = await self.get(run_id, tenant)
         from counterfoil.core.timeline import rows
 
-        return rows(run._fold.record, run_id, thread)
+        return rows(run._fold.record, run_id, thread_named(thread) if isinstance(thread, str) else thread)
 
     async def context(
         self, run_id: str, *, after: int = 0, thread: str | EllipsisType | None = None, limit: int | None = None,
@@ -145,8 +153,8 @@ class Reading:
         Args:
             run_id: the run.
             after: a reading number; items with a larger one are given.
-            thread: None: the run's own thread, which of a root run is the main one; a thread's id: that one, whole,
-                whichever runs of the interaction wrote on it; ``...``: every thread.
+            thread: None: the run's own thread, which of a root run is the main one; a thread's id, or ``main``: that
+                one, whole, whichever runs of the interaction wrote on it; ``...``: every thread.
             limit: items at most.
             tenant: whose.
         """
@@ -154,7 +162,8 @@ class Reading:
         from counterfoil.core.wire import context_items
 
         head = run._fold.record.runs[run_id].head
-        thread = head.thread_id if thread is None and head is not None else thread
+        own = None if head is None else head.thread_id
+        thread = own if thread is None else thread_named(thread) if isinstance(thread, str) else thread
         return context_items(run._fold.record, run_id, after=after, thread=thread, limit=limit)
 
     async def tool_result(
@@ -232,6 +241,7 @@ class Reading:
         """A run, and what is on record of its interaction by now, for who follows it. Raises NotFound."""
         self._check()
         row = await self.store.run(tenant, run_id)
+        self.looked_at(tenant, run_id)
         trail = self.lookout.trail((row.tenant, row.interaction_id))
         await trail.read()
         return row, trail

@@ -63,6 +63,24 @@ def test_run_sync_needs_no_event_loop():
     assert (run.status, run.answer) == ("completed", "done")
 
 
+@pytest.mark.parametrize("last", ["wait", "events"])
+def test_a_paused_run_goes_on_in_whatever_event_loop_is_there(last):
+    pay, paid = counted("pay", needs_approval=True)
+    run = agent([[call("pay", id="p"), call("pay", n=1, id="q")], say("done")], pay).run_sync("go")
+
+    async def followed():
+        return [event async for event in run.events()]
+
+    asyncio.run(run.approve("p", by="grace"))  # this loop ends before the run goes on
+    asyncio.run(run.approve("q", by="grace"))
+    assert (run.status, paid) == ("paused", [])
+    if last == "wait":
+        asyncio.run(run.wait(30))
+    else:
+        assert isinstance(asyncio.run(asyncio.wait_for(followed(), 30))[-1], RunEnded)
+    assert (run.status, run.answer, sorted(p["n"] for p in paid)) == ("completed", "done", [0, 1])
+
+
 def test_many_runs_of_one_agent_at_once_do_not_mix():
     @tool
     async def echo(ctx: ToolContext, n: int) -> str:

@@ -254,6 +254,27 @@ def test_a_message_into_the_run_is_delivered_where_it_was() -> None:
     go(main())
 
 
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_message_that_came_after_the_end_is_part_of_the_run_only_where_that_was_resumed_and_read_it(
+    resumed: bool,
+) -> None:
+    desk = agent([call("fine", id="a"), say("Done.")], fine, limits=Limits(steps=1 if resumed else 9))
+
+    async def main() -> None:
+        async with Runtime(agents=[desk]) as runtime:
+            run = await (await runtime.start(desk, "Go on")).wait()
+            assert not await run.send("And hurry")
+            if resumed:
+                await (await runtime.resume(run.id, limits=Limits(steps=9))).wait()
+                assert not await run.send("Thanks")
+            assert run.status == "completed"
+            made = await again(runtime, run)
+            assert made.differences == ()
+            assert ("And hurry" in str(made.steps[1].messages())) == resumed
+
+    go(main())
+
+
 @pytest.mark.parametrize("kind", ["sqlite"])
 def test_a_message_that_came_before_the_first_turn_is_delivered_before_it(place: Place) -> None:
     desk = agent([say("Done.")])

@@ -273,6 +273,7 @@ def test_several_people_talk_in_one_conversation_one_run_after_another() -> None
             )  # fmt: skip  # one call
             await again.wait()
             both = [await runtime.context(run.id) for run in (first, again)]
+            assert [await runtime.context(run.id, thread="main") for run in (first, again)] == both
             names = [[i["author"]["name"] for i in items] for items in both]
             assert names == [["ada", "desk"], ["grace", "desk"]]
             assert [i["sequence"] for items in both for i in items] == [1, 2, 3, 4]

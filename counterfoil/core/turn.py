@@ -88,6 +88,17 @@ def thread_kind(thread_id: str | None) -> Literal["main", "private", "dispatch",
     return "private" if kind == "private" else "dispatch" if kind == "dispatch" else "question"
 
 
+def thread_named(name: str) -> str | None:
+    """The thread that a reader asks for by its name: ``main`` is the main one.
+
+    Raises:
+        ValueError: as `thread_kind`.
+    """
+    thread_id = None if name == "main" else name
+    thread_kind(thread_id)
+    return thread_id
+
+
 def sees_thread(participant_id: str, thread_id: str | None) -> bool:
     """Whether this participant may read the thread: the main one and its own, never another's."""
     return thread_kind(thread_id) == "main" or str(thread_id).split(":")[1] == participant_id

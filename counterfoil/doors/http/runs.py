@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.limits import Limits
 from counterfoil.core.timeline import Row, rows
-from counterfoil.core.turn import date_json, thread_kind
+from counterfoil.core.turn import date_json, thread_named
 from counterfoil.core.wire import context_items, run_json, timeline_items
 from counterfoil.doors.http import bodies, shapes
 from counterfoil.doors.http.access import Access, Reader, Starter
@@ -119,10 +119,9 @@ def _thread(access: Access, thread: str | None) -> Any:
     if not access.threads:
         raise Problem("forbidden", "other threads than the main one need the scope threads; leave out `thread`")
     try:
-        thread_kind(thread)
+        return thread_named(thread)
     except ValueError as error:
         raise Problem("invalid-request", f"query.thread: {error}") from None
-    return thread
 
 
 def _context(
