@@ -72,7 +72,7 @@ class Trail:
             step = steps[at]
             if isinstance(step, Entry):
                 # Read on before: an event may show what a later entry of its commit says.
-                steps[at] = step = event_of(step, self.record.runs[run_id]) or step
+                steps[at] = step = event_of(step, self.record) or step
             if isinstance(step, Event):
                 found.append(step)
         return found

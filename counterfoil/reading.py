@@ -18,7 +18,8 @@ from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.record import Record
 from counterfoil.core.report import ReportGroup, ToolErrorReport
 from counterfoil.core.states import ENDED
-from counterfoil.core.turn import micros, moment, thread_named
+from counterfoil.core.threads import asked_thread
+from counterfoil.core.turn import micros, moment
 from counterfoil.effects import Effects
 from counterfoil.follow import Lookout, Trail, follow
 from counterfoil.hooks import Hooks, join_hooks
@@ -129,20 +130,20 @@ class Reading:
         return await self.store.interactions(tenant, limit=limit, before=before)
 
     async def timeline(
-        self, run_id: str, *, thread: str | EllipsisType | None = ..., tenant: str = "default"
+        self, run_id: str, *, thread: str | EllipsisType | None = None, tenant: str = "default"
     ) -> list[Any]:
         """What happened in a run, in rows for a person.
 
         Args:
             run_id: the run.
-            thread: what happened on one thread alone, in the run and the runs below it; ``main`` or None: on the main
-                one.
+            thread: as for `context`.
             tenant: whose.
         """
         run = await self.get(run_id, tenant)
         from counterfoil.core.timeline import rows
 
-        return rows(run._fold.record, run_id, thread_named(thread) if isinstance(thread, str) else thread)
+        record = run._fold.record
+        return rows(record, run_id, asked_thread(record, run_id, thread))
 
     async def context(
         self, run_id: str, *, after: int = 0, thread: str | EllipsisType | None = None, limit: int | None = None,
@@ -154,17 +155,16 @@ class Reading:
             run_id: the run.
             after: a reading number; items with a larger one are given.
             thread: None: the run's own thread, which of a root run is the main one; a thread's id, or ``main``: that
-                one, whole, whichever runs of the interaction wrote on it; ``...``: every thread.
+                one, whole, whichever runs of the interaction wrote on it; ``...``: every thread of the run and the
+                runs below it.
             limit: items at most.
             tenant: whose.
         """
         run = await self.get(run_id, tenant)
         from counterfoil.core.wire import context_items
 
-        head = run._fold.record.runs[run_id].head
-        own = None if head is None else head.thread_id
-        thread = own if thread is None else thread_named(thread) if isinstance(thread, str) else thread
-        return context_items(run._fold.record, run_id, after=after, thread=thread, limit=limit)
+        record = run._fold.record
+        return context_items(record, run_id, after=after, thread=asked_thread(record, run_id, thread), limit=limit)
 
     async def tool_result(
         self, run_id: str, sequence: int, *, offset: int = 0, limit: int | None = None, tenant: str = "default"

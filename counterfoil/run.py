@@ -15,6 +15,7 @@ from counterfoil.core.record import Record, RunState
 from counterfoil.core.report import ToolErrorReport
 from counterfoil.core.result import ToolResult
 from counterfoil.core.turn import Usage
+from counterfoil.core.waits import Wait, waits_of
 
 ALL = 2**31 - 1
 """More reports than a run can have."""
@@ -144,6 +145,11 @@ class Run:
     def usage(self) -> Usage:
         """What its turns cost so far."""
         return self._state.usage
+
+    @property
+    def waits_for(self) -> tuple[Wait, ...]:
+        """What it waits for now: people's words and agents at work, here and in the runs below it."""
+        return tuple(waits_of(self._fold.record, self._state))
 
     @property
     def steps(self) -> int:

@@ -142,7 +142,7 @@ class Writing:
         if not self.hooks.on_event:
             return
         for entry in entries:
-            event = event_of(entry, self.run) if entry.run_id == self.run.run_id else None
+            event = event_of(entry, self.record) if entry.run_id == self.run.run_id else None
             if event is None:
                 continue
             for observer in self.hooks.on_event:

@@ -696,6 +696,21 @@ def test_what_waits_below_a_run_is_decided_by_that_run_and_a_question_is_answere
     typed = type_("answer", run, "ask", "All is well.", "--by", "ada", "--with", "tests.cli_desk:chief")
     assert typed.code == 0
     assert typed.out.endswith("They said: All is well.\n")
+    assert "Dug." in type_("show", "last").out
+
+
+def test_a_manager_says_what_it_waits_for_and_shows_the_runs_below_it() -> None:
+    run = run_of("chief", "--user", "ada")
+    (child,) = (row["runId"] for row in type_("runs", "--json").data if row["parentRunId"] == run)
+    typed = type_("show", run)
+    assert "waits for    a person: refund (pay of miner)" in typed.out
+    mine, below = typed.out.split(f"child run {child}\n")
+    assert "waits for a person: refund (pay of miner)" in " ".join(mine.split())
+    assert "miner began for ada" in below
+    shown = type_("show", run, "--json").data
+    assert [(w["kind"], w["runId"], w["callId"]) for w in shown["waitsFor"]] == [("approval", child, "pay")]
+    assert {row["runId"] for row in shown["timeline"]} == {run, child}
+    assert [row["runId"] for row in type_("show", child, "--json").data["timeline"]] == [child] * 4
 
 
 def test_the_last_run_and_the_roots_are_none_that_another_run_waits_for() -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from counterfoil import Agent
+from counterfoil import Agent, Runtime
 from counterfoil.testing import ScriptedModel, call, say
-from tests.helpers import agent, both, counted, go
+from tests.helpers import agent, arrives, both, counted, go
 from tests.marks import case, law
 from tests.served import served
 from tests.test_http_keys import keyed
@@ -68,15 +68,73 @@ def test_a_team_asks_people_in_the_middle_and_each_thread_is_read_alone_by_who_m
                 alone = (await root.get(f"/v1/runs/{run}/context", params={"thread": thread})).json()["items"]
                 assert [i["sequence"] for i in alone] == [i["sequence"] for i in every if i["threadId"] == thread]
                 assert (await ada.get(f"/v1/runs/{run}/context", params={"thread": thread})).status_code == 403
-            # A page is full of what the key may see, and its cursor names nothing else.
-            again = await http.runtime.start("chief", "Go.")
-            pages = [(await ada.get("/v1/runs", params={"limit": 1})).json()]
-            pages.append((await ada.get("/v1/runs", params={"limit": 1, "cursor": pages[0]["next"]})).json())
-            assert [[r["runId"] for r in page["items"]] for page in pages] == [[again.id], [run]]
-            assert pages[1]["next"] is None
+
+    go(main())
+
+
+@both
+@law("9.rises", "9.threads")
+@case("R089")
+def test_a_manager_says_what_it_waits_for_and_whoever_may_reads_the_runs_below_it(place):
+    word = "the miner's canary"
+    pay, _ = counted("pay", needs_approval=True)
+    miner = agent([call("pay", n=7, id="p"), say(word)], pay, name="miner")
+    asks = [call("dispatch", agent="miner", task=word, id="d"), call("ask", participant="grace", question="?", id="q")]
+    chief = agent([asks, say("Done.")], name="chief", manages=[miner])
+
+    async def main():
+        async with (
+            served(place.runtime(chief), dev=None) as http,
+            keyed(http, user="ada", scopes=["run", "read"]) as (ada, _),
+            keyed(http, user="root", scopes=["read", "threads"]) as (root, _),
+        ):
+            talk = (await http.runtime.open_interaction([("Human", "grace")])).interaction_id
+            run = (await http.runtime.start("chief", "Go.", interaction=talk)).id
+            await arrives(await http.runtime.get(run), "paused")
+            paused = (await ada.get(f"/v1/runs/{run}")).json()
+            asked, below = paused["waitsFor"]
+            child = below["runId"]
+            assert asked == {
+                "kind": "question", "runId": run, "agent": "chief", "callId": "q", "toolName": "ask",
+                "approvers": ["grace"],
+            }  # fmt: skip  # two rows
+            assert (below["kind"], below["agent"], below["callId"], paused["waiting"]) == ("approval", "miner", "p", 2)
+            mine = (await ada.get(f"/v1/runs/{run}/timeline")).json()
+            assert mine["rows"][-1]["text"] == "waits for a person: ask (q), pay (p of miner)"
+            assert {row["runId"] for row in mine["rows"]} == {i["runId"] for i in mine["items"]} == {run}
+            # Only in what the manager itself wrote.
+            assert word not in str([paused["waitsFor"], [row["text"] for row in mine["rows"]]])
+            told = (await root.get(f"/v1/runs/{run}/timeline")).json()
+            assert {row["runId"] for row in told["rows"]} == {i["runId"] for i in told["items"]} == {run, child}
+            for thread in {i["threadId"] for i in told["items"]} - {None}:
+                where = {"params": {"thread": thread}}
+                alone = (await root.get(f"/v1/runs/{run}/timeline", **where)).json()
+                assert {r["threadId"] for r in alone["rows"]} == {i["threadId"] for i in alone["items"]} == {thread}
+                assert (await ada.get(f"/v1/runs/{run}/timeline", **where)).status_code == 403
+
+    go(main())
+
+
+@law("9.threads", "10.does-not-exist")
+def test_lists_name_the_run_that_waits_and_leave_out_what_a_key_may_not_see():
+    miner = agent([say("Dug.")], name="miner")
+    chief = agent([call("dispatch", agent="miner", task="Dig.", id="d"), say("Done.")], name="chief", manages=[miner])
+
+    async def main():
+        async with (
+            served(Runtime(agents=[chief]), dev=None) as http,
+            keyed(http, user="ada", scopes=["read"]) as (ada, _),
+            keyed(http, user="root", scopes=["read", "threads"]) as (root, _),
+        ):
+            first, last = [(await (await http.runtime.start("chief", "Go.")).wait()).id for _ in range(2)]
+            every = (await root.get("/v1/runs")).json()["items"]
+            assert [row["agent"] for row in every] == ["miner", "chief", "miner", "chief"]
+            assert [row["parentRunId"] for row in every] == [last, None, first, None]
             roots = (await root.get("/v1/runs", params={"roots": True})).json()["items"]
-            assert [r["runId"] for r in roots] == [again.id, run]
-            every = (await root.get("/v1/runs", params={"interaction": talk})).json()["items"]
-            assert {r["runId"]: r["parentRunId"] for r in every} == {run: None, child: run}
+            assert roots == [row for row in every if row["parentRunId"] is None]
+            # A page is full of what the key may see, and its cursor stands for nothing else.
+            page = (await ada.get("/v1/runs", params={"limit": 1})).json()
+            after = (await ada.get("/v1/runs", params={"limit": 1, "cursor": page["next"]})).json()
+            assert ([*page["items"], *after["items"]], after["next"]) == (roots, None)
 
     go(main())

@@ -516,7 +516,7 @@ def test_a_run_that_waits_for_another_is_running_and_says_so_on_record(place: Pl
             left = [e for e in run._state.log if isinstance(e, PausedEntry)]
             assert [e.children for e in left] == [True]
             texts = [row.text for row in await runtime.timeline(run.id)]
-            assert texts[-2:] == ["dispatch waits for the answer of another agent", "waits for its child runs"]
+            assert texts[-2:] == ["dispatch waits for miner, which is at work", "waits for agents at work: miner"]
             gate.open("m")
             assert (await run.wait()).answer == "m"
             assert [row.kind for row in await runtime.timeline(run.id)].count("paused") == 1

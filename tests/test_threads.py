@@ -144,9 +144,27 @@ def test_a_turn_reserves_a_number_for_its_reasoning() -> None:
 
 
 @law("9.threads")
-def test_a_timeline_is_of_the_run_or_of_one_thread() -> None:
+@pytest.mark.parametrize("run", ["run-1", "run-2", "run-3"])
+@pytest.mark.parametrize("thread", [..., None, DISPATCH, PRIVATE, OTHER])
+def test_a_timeline_and_a_context_read_the_same_runs(run: str, thread: Any) -> None:
     record = a_team().record
-    assert {row.thread_id for row in rows(record, "run-1")} == {None}
+    told = rows(record, run, thread)
+    for kinds, same in ((("message", "turn"), "Message"), (("call",), "ToolCall")):
+        items = [i for i in context_items(record, run, thread=thread) if i["kind"] == same]
+        assert [(r.run_id, r.thread_id) for r in told if r.kind in kinds] == [
+            (i["runId"], i["threadId"]) for i in items
+        ]
+    # Who reads a thread also reads when the run on it began and how it ended, by whichever run it is read.
+    on = {one.run_id for one in told if one.kind == "run"}
+    assert on == {None: {run} & {"run-1"}, DISPATCH: {"run-2"}, PRIVATE: set(), OTHER: {"run-3"}}.get(
+        thread, set(family(record, run))
+    )
+
+
+@law("9.threads")
+def test_a_timeline_is_of_all_that_happened_or_of_one_thread() -> None:
+    record = a_team().record
+    assert {row.thread_id for row in rows(record, "run-1", None)} == {None}
     working = [
         "miner began for ada", "Dig.", "Digging.", "dig gave 4 bytes in 12 ms", "Found gold.",
         "completed: the model answered",

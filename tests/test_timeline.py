@@ -177,6 +177,7 @@ def test_one_row_tells_all_of_a_call() -> None:
         "notes": ["edited by grace: cents: 500 → 200"],
         "input": {"cents": 200},
         "details": {"payment": 7},
+        "runId": "run-1",
     }
     assert loads(dumps(row.to_json())) == row.to_json()
 

@@ -300,6 +300,7 @@ def test_a_run_by_field() -> None:
         "steps": 2,
         "calls": 2,
         "waiting": 0,
+        "waitsFor": [],
         "usage": {"inputTokens": 200, "outputTokens": 40, "cachedTokens": 0, "reasoningTokens": 0, "cost": 0.0},
         "seconds": 8.0,
         "createdAt": "2026-10-26T12:00:00.0000000Z",

@@ -208,14 +208,14 @@ class AsyncClient:
         async for item in self._pages(path, {"thread": thread}, limit, "after", after):
             yield item
 
-    async def timeline(self, run_id: str) -> list[Row]:
-        """What happened, in rows for a person. Raises NotFound."""
-        found = await self._wire.json("GET", f"{_run(run_id)}/timeline")
+    async def timeline(self, run_id: str, *, thread: str | None = None) -> list[Row]:
+        """What happened, in rows for a person; ``thread`` as of `context`. Raises NotFound."""
+        found = await self._wire.json("GET", f"{_run(run_id)}/timeline", params={"thread": thread})
         return [made(Row, row) for row in found["rows"]]
 
-    async def items(self, run_id: str) -> list[dict[str, JsonValue]]:
+    async def items(self, run_id: str, *, thread: str | None = None) -> list[dict[str, JsonValue]]:
         """The run's items with everything that is on record of them, as `timeline` of the API has them."""
-        found = await self._wire.json("GET", f"{_run(run_id)}/timeline")
+        found = await self._wire.json("GET", f"{_run(run_id)}/timeline", params={"thread": thread})
         return cast("list[dict[str, JsonValue]]", found["items"])
 
     def events(self, run_id: str, *, after: int | None = None, to_end: bool = False) -> AsyncGenerator[Event]:

@@ -18,6 +18,7 @@ from counterfoil.core.jsontext import JsonValue, dumps
 from counterfoil.core.report import ReportGroup, ToolErrorReport, report_from_json
 from counterfoil.core.result import ToolResult
 from counterfoil.core.turn import NO_USAGE, Author, Usage, micros
+from counterfoil.core.waits import Wait
 from counterfoil.core.words import REJECTION_FALLBACK
 
 T = TypeVar("T")
@@ -45,7 +46,9 @@ class RunInfo:
     steps: int = 0
     calls: int = 0
     waiting: int = 0
-    """Calls that wait for a person."""
+    """Calls that wait for a person, in it or below it."""
+    waits_for: tuple[Wait, ...] = ()
+    """Those, and agents at work below it."""
     usage: Usage = NO_USAGE
     seconds: float = 0.0
     """Of work, pauses excluded."""

@@ -12,8 +12,9 @@ from counterfoil.core.entries import EndedEntry, Entry, PausedEntry, ResumedEntr
 from counterfoil.core.items import ToolResultPart
 from counterfoil.core.jsontext import JsonValue, loads
 from counterfoil.core.parts import result_part
-from counterfoil.core.record import RunState
+from counterfoil.core.record import Record
 from counterfoil.core.turn import Usage, moment
+from counterfoil.core.waits import waits_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,7 @@ class RunPaused(Event):
     """The run waits for people alone."""
 
     waiting: tuple[str, ...]
-    """The call ids that wait."""
+    """The call ids that wait, here and in the runs below it: each can be decided in this run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,16 +137,17 @@ AnyEvent: TypeAlias = (
 )
 
 
-def event_of(entry: Entry, run: RunState) -> Event | None:
+def event_of(entry: Entry, record: Record) -> Event | None:
     """The event that an entry amounts to; None for entries that are no event.
 
     Args:
-        entry: an entry of ``run``.
-        run: the run, folded at least up to ``entry``.
+        entry: an entry of the interaction.
+        record: the interaction, folded at least up to ``entry``.
     """
     head = (entry.entry, entry.run_id, entry.thread_id, moment(entry.at))
     match entry:
         case ResultEntry(kind="result"):
+            run = record.runs[entry.run_id]
             call = run.call_ids.get(entry.call_id)
             return None if call is None else CallEnded(*head, entry.call_id, entry.tool_name, result_part(call, run))
         case StartEntry():
@@ -158,26 +160,14 @@ def event_of(entry: Entry, run: RunState) -> Event | None:
         case DecidedEntry():
             return Decided(*head, entry.call_id, entry.tool_name, entry.decision)
         case PausedEntry(children=False):
-            return RunPaused(*head, _waiting_at(entry, run))
+            asked = waits_of(record, record.runs[entry.run_id], entry.entry)
+            return RunPaused(*head, tuple(one.call_id for one in asked if one.kind != "run"))
         case ResumedEntry():
-            return RunResumed(*head, "" if run.head is None else run.head.agent)
+            begun = record.runs[entry.run_id].head
+            return RunResumed(*head, "" if begun is None else begun.agent)
         case EndedEntry():
             return RunEnded(*head, entry.status, entry.ended_by, entry.answer, entry.reason)
         case RunEntry():
             return RunStarted(*head, entry.agent)
         case _:
             return None
-
-
-def _waiting_at(pause: PausedEntry, run: RunState) -> tuple[str, ...]:
-    """The calls that waited at a pause, in the order of asking, however far the run is folded by now."""
-    waiting: dict[str, None] = {}
-    for entry in run.log:
-        if entry.entry >= pause.entry:
-            break
-        if isinstance(entry, WaitingEntry):
-            waiting[entry.call_id] = None
-        elif isinstance(entry, DecidedEntry):
-            waiting.pop(entry.call_id, None)
-    results = {call_id: run.call_ids[call_id].result for call_id in waiting}
-    return tuple(i for i, result in results.items() if result is None or result.entry > pause.entry)

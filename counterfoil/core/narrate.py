@@ -7,7 +7,7 @@ model's reasoning, and never of the operator's message of a failure.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from counterfoil.core.approval import Decision
 from counterfoil.core.items import ToolResultPart
@@ -16,6 +16,7 @@ from counterfoil.core.outcome import Cancelled, Denied, ErrorCode, Failed, Rejec
 from counterfoil.core.parts import call_part
 from counterfoil.core.record import CallState
 from counterfoil.core.shorten import clip
+from counterfoil.core.waits import Wait
 
 LINE = 200
 """Characters of a row's text: two lines of a terminal."""
@@ -155,6 +156,24 @@ def open_text(call: CallState) -> str:
         return f"{tool} waits for a person's answer"
     rule = f" (rule {approval.rule})" if approval.rule else ""
     return one_line(f"{tool} waits for a person's approval{rule}{_because(approval.reason)}")
+
+
+def waits_text(waits: Sequence[Wait], run_id: str) -> str:
+    """What a run waits for, behind "waits for"; empty where that is nothing."""
+    asked = [
+        f"{w.tool_name} ({w.call_id})" if w.run_id == run_id else f"{w.tool_name} ({w.call_id} of {w.agent})"
+        for w in waits
+        if w.kind != "run"
+    ]
+    at_work = [w.agent or "one that has not begun" for w in waits if w.kind == "run"]
+    people = [f"a person: {', '.join(asked)}"] if asked else []
+    return " and for ".join([*people, *([f"agents at work: {', '.join(at_work)}"] if at_work else [])])
+
+
+def child_text(tool_name: str, agent: str, status: str, waits: str) -> str:
+    """Where a call stands that waits for a run of another agent; ``waits`` is what that run waits for, in words."""
+    at_work = "is at work" if status == "running" else f"is {status}"
+    return one_line(f"{tool_name} waits for {agent}, which {f'waits for {waits}' if waits else at_work}")
 
 
 def notes(call: CallState, part: ToolResultPart | None, run_id: str) -> tuple[str, ...]:

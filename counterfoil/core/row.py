@@ -9,8 +9,9 @@ from typing import cast
 
 from counterfoil.core.items import ApprovalMark
 from counterfoil.core.jsontext import JsonValue
-from counterfoil.core.narrate import time_text
+from counterfoil.core.narrate import time_text, waits_text
 from counterfoil.core.turn import Author, Usage, date_json
+from counterfoil.core.waits import Wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,8 @@ class Row:
     input: JsonValue = field(default=None, repr=False)
     """What the body got, or would get; what the model sent where it is not judged."""
     details: JsonValue = field(default=None, repr=False)
+    run_id: str = ""
+    """Whose row it is: the run's, or of one below it."""
 
     def to_json(self) -> dict[str, JsonValue]:
         """The row by field, in camelCase; every field present."""
@@ -72,6 +75,9 @@ class Summary:
     """Of work, pauses excluded."""
     runs: int = 0
     """Runs below it, whose calls and steps are counted here too."""
+    waits_for: tuple[Wait, ...] = ()
+    """People's words and agents at work, here and below."""
+    run_id: str = ""
 
     @property
     def line(self) -> str:
@@ -80,7 +86,8 @@ class Summary:
         calls = f"{_count(self.calls, 'call')}" + (f" ({', '.join(parts)})" if parts else "")
         spent = f"{self.usage.tokens:,} tokens, {time_text(self.seconds * 1000)}"
         below = f", {_count(self.runs, 'child run')}" if self.runs else ""
-        return f"{self.status}: {_count(self.steps, 'step')}, {calls}{below}, {spent}"
+        waits = f", waits for {waits_text(self.waits_for, self.run_id)}" if self.waits_for else ""
+        return f"{self.status}: {_count(self.steps, 'step')}, {calls}{below}, {spent}{waits}"
 
     def to_json(self) -> dict[str, JsonValue]:
         """The summary by field, in camelCase."""
@@ -103,7 +110,7 @@ def _json(value: object) -> JsonValue:
     match value:
         case datetime():
             return date_json(value)
-        case Author() | ApprovalMark() | Usage():
+        case Author() | ApprovalMark() | Usage() | Wait():
             return {_camel(f.name): _json(getattr(value, f.name)) for f in fields(value)}
         case tuple():
             return [_json(item) for item in value]

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from counterfoil.core.call_entries import ResultEntry
 from counterfoil.core.entries import MessageEntry, NoteEntry, RunEntry, TurnEntry
 from counterfoil.core.record import Item, Record, RunState
-from counterfoil.core.turn import author, sees_thread
+from counterfoil.core.turn import author, sees_thread, thread_named
 from counterfoil.core.words import overheard
 
 Thread: TypeAlias = "str | EllipsisType | None"
@@ -32,19 +32,35 @@ def family(record: Record, run_id: str | None) -> dict[str, RunState]:
 
 
 def lines(record: Record, run_id: str | None, thread: Thread) -> Iterator[MessageEntry | NoteEntry | TurnEntry]:
-    """What stands on a thread in reading order, as far as it belongs to a run and the runs below it.
+    """What stands on a thread in reading order, as far as it belongs to the runs of `runs_on`."""
+    of = runs_on(record, run_id, thread)
+    for entry in record.said():
+        if type(entry) is not ResultEntry and thread in (..., entry.thread_id) and entry.run_id in of:
+            yield entry  # type: ignore[misc]  # mypy does not narrow by `is`
 
-    A thread that is named is given whole: a private one is kept from run to run.
+
+def runs_on(record: Record, run_id: str | None, thread: Thread) -> dict[str, RunState]:
+    """The runs that a reader of a thread in a run reads: it and those below it.
+
+    A thread that is named is given whole, whichever runs wrote on it: a private one is kept from run to run.
 
     Raises:
         KeyError: the record has no such run.
     """
     of = family(record, run_id)
-    for entry in record.said():
-        if type(entry) is ResultEntry or not entry.sequence or thread not in (..., entry.thread_id):
-            continue
-        if entry.run_id in of or isinstance(thread, str):
-            yield entry  # type: ignore[misc]  # mypy does not narrow by `is`
+    return record.runs if isinstance(thread, str) else of
+
+
+def asked_thread(record: Record, run_id: str, thread: Thread) -> Thread:
+    """The thread that a reader of a run asked for: None is the run's own, and ``main`` the main one.
+
+    Raises:
+        ValueError: there is no thread of this name.
+    """
+    head = record.runs[run_id].head
+    if isinstance(thread, str):
+        return thread_named(thread)
+    return head.thread_id if thread is None and head is not None else thread
 
 
 class View:

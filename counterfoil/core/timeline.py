@@ -7,12 +7,13 @@ here.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
 from counterfoil.core.approval import Approval
-from counterfoil.core.call_entries import DecidedEntry, ResultEntry, WaitingEntry
+from counterfoil.core.call_entries import DecidedEntry, WaitingEntry
 from counterfoil.core.entries import (
     CancelEntry,
     EndedEntry,
@@ -29,19 +30,22 @@ from counterfoil.core.entries import (
 from counterfoil.core.narrate import (
     ENDED_BY,
     TURN_ENDS,
+    child_text,
     decision_text,
     import_notes,
     narration,
     notes,
     one_line,
     open_text,
+    waits_text,
 )
 from counterfoil.core.outcome import outcome_to_json
 from counterfoil.core.parts import call_part, participant, result_part
 from counterfoil.core.record import CallState, Record, RunState
 from counterfoil.core.row import Row, Summary
-from counterfoil.core.threads import Thread, family
+from counterfoil.core.threads import Thread, family, lines, runs_on
 from counterfoil.core.turn import AuthorType, moment
+from counterfoil.core.waits import waits_of
 
 __all__ = ["Row", "Summary", "rows", "summary"]
 
@@ -52,7 +56,7 @@ SYSTEM: tuple[AuthorType, str] = ("System", "")
 
 
 def rows(record: Record, run_id: str, thread: Thread = ...) -> list[Row]:
-    """The timeline of a run in reading order; with a thread, what happened there in the run and the runs below it.
+    """The timeline of a run and the runs below it in reading order; with a thread, what happened there.
 
     A call has one row, right after its turn, with its approval, start and result folded in; what people
     decided and when the run paused stands where it happened.
@@ -60,29 +64,26 @@ def rows(record: Record, run_id: str, thread: Thread = ...) -> list[Row]:
     Raises:
         KeyError: the record has no such run.
     """
-    of = {run_id: record.runs[run_id]} if thread is ... else family(record, run_id)
-    entries: list[Entry] = []
-    for one in of.values():
-        if thread is ... or (one.head is not None and one.head.thread_id == thread):
-            entries += [one.head] if one.head is not None else []
-            entries += one.log
-    said = (e for e in record.said() if not isinstance(e, ResultEntry) and thread in (..., e.thread_id))
-    entries += [e for e in said if e.run_id in of or isinstance(thread, str)]
+    entries: list[Entry] = list(lines(record, run_id, thread))
+    for one in runs_on(record, run_id, thread).values():
+        if one.head is not None and thread in (..., one.head.thread_id):
+            entries += [one.head, *one.log]
     # An entry without a number is not on record yet, so it comes last.
     entries.sort(key=lambda entry: (entry.entry == 0, entry.entry))
-    pending: dict[str, Approval] = {}
+    asked: dict[tuple[str, str], Approval] = {}
     found: list[Row] = []
     for entry in entries:
         run = record.runs[entry.run_id]
         match entry:
             case WaitingEntry():
-                pending[entry.call_id] = entry.approval
+                asked[entry.run_id, entry.call_id] = entry.approval
             case DecidedEntry():
-                found.append(_decided_row(entry, run, pending.pop(entry.call_id, None)))
+                found.append(_decided_row(entry, run, asked.pop((entry.run_id, entry.call_id), None)))
             case PausedEntry():
-                found.append(_row(entry, run, "paused", SYSTEM, _paused_text(entry, run, pending)))
+                waits = waits_text(waits_of(record, run, entry.entry or math.inf), run.run_id)
+                found.append(_row(entry, run, "paused", SYSTEM, f"waits for {waits}" if waits else "paused"))
             case TurnEntry():
-                found += _turn_rows(entry, run)
+                found += _turn_rows(entry, run, record)
             case QueuedEntry() if entry.entry not in record.queued:
                 pass  # its message stands where it was delivered
             case _:
@@ -107,6 +108,8 @@ def summary(record: Record, run_id: str) -> Summary:
         usage=run.usage,
         seconds=run.seconds,
         runs=len(of) - 1,
+        waits_for=tuple(waits_of(record, run)),
+        run_id=run_id,
     )
 
 
@@ -115,7 +118,8 @@ def _outcome(call: CallState) -> str:
 
 
 def _row(entry: Entry, run: RunState, kind: str, who: tuple[AuthorType, str], text: str) -> Row:
-    return Row(moment(entry.at), kind, entry.thread_id, participant(run, *who), one_line(text))
+    at = moment(entry.at)
+    return Row(at, kind, entry.thread_id, participant(run, *who), one_line(text), run_id=run.run_id)
 
 
 def _plain_row(entry: Entry, run: RunState) -> Row:
@@ -161,25 +165,27 @@ def _decided_row(entry: DecidedEntry, run: RunState, seen: Approval | None) -> R
     return replace(row, step_index=entry.step, call_id=entry.call_id, tool_name=entry.tool_name)
 
 
-def _paused_text(entry: PausedEntry, run: RunState, pending: dict[str, Approval]) -> str:
-    """What the run waits for, as it stood when it paused."""
-    if entry.children:
-        return "waits for its child runs"
-    waits = []
-    for call_id, approval in pending.items():
-        result = run.call_ids[call_id].result
-        if result is None or result.entry > entry.entry:
-            waits.append(f"{approval.tool_name} ({call_id})")
-    return f"waits for a person: {', '.join(waits)}" if waits else "paused"
-
-
-def _turn_rows(turn: TurnEntry, run: RunState) -> Iterator[Row]:
+def _turn_rows(turn: TurnEntry, run: RunState, record: Record) -> Iterator[Row]:
     if turn.head:
         row = _row(turn, run, "turn", ("Agent", ""), turn.text or "(no text)")
         said = (TURN_ENDS[turn.stop],) if turn.stop in TURN_ENDS else ()
         yield replace(row, sequence=turn.sequence + bool(turn.thought), step_index=turn.step, notes=said)
     for call in turn.calls:
-        yield _call_row(run.call_ids[call.call_id], run)
+        made = run.call_ids[call.call_id]
+        child = record.runs.get(made.start.child) if made.start is not None and made.start.child else None
+        row = _call_row(made, run)
+        yield row if child is None else _over_child(row, made, child, record)
+
+
+def _over_child(row: Row, call: CallState, child: RunState, record: Record) -> Row:
+    """The row of a call that waits for another run, or waited: with how that stands, and no word of it."""
+    agent = child.head.agent if child.head is not None else ""
+    told = f"child run {child.run_id} of {agent}: {replace(summary(record, child.run_id), waits_for=()).line}"
+    text = row.text
+    if call.result is None:
+        waits = waits_text(waits_of(record, child), child.run_id)
+        text = child_text(call.record.tool_name, agent, child.status, waits)
+    return replace(row, text=text, notes=(*row.notes, one_line(told)))
 
 
 def _call_row(call: CallState, run: RunState) -> Row:
@@ -200,6 +206,7 @@ def _call_row(call: CallState, run: RunState) -> Row:
         attempt=asked.attempt or None,
         notes=notes(call, None, run.run_id),
         input=asked.raw_input if known is None else known,
+        run_id=run.run_id,
     )
     if call.result is None:
         return row

@@ -11,8 +11,9 @@ from counterfoil.core.jsontext import JsonValue, loads
 from counterfoil.core.outcome import outcome_to_json
 from counterfoil.core.parts import Part, entry_parts, participant
 from counterfoil.core.record import Record, RunState
-from counterfoil.core.threads import Thread, family, lines
+from counterfoil.core.threads import Thread, lines
 from counterfoil.core.turn import Author, Usage, date_json, moment
+from counterfoil.core.waits import waits_of
 
 Fields: TypeAlias = dict[str, JsonValue]
 Source: TypeAlias = "MessageEntry | NoteEntry | TurnEntry"
@@ -116,7 +117,7 @@ def run_json(record: Record, run_id: str, interaction_id: str) -> Fields:
         KeyError: the record has no such run.
     """
     run = record.runs[run_id]
-    head, ended = run.head, run.ended
+    head, ended, waits = run.head, run.ended, waits_of(record, run)
     return {
         "runId": run_id,
         "interactionId": interaction_id,
@@ -131,7 +132,8 @@ def run_json(record: Record, run_id: str, interaction_id: str) -> Fields:
         "reason": ended.reason if ended else None,
         "steps": run.turns,
         "calls": len(run.calls),
-        "waiting": sum(call.pending for one in family(record, run_id).values() for call in one.batch),
+        "waiting": sum(one.kind != "run" for one in waits),
+        "waitsFor": [one.to_json() for one in waits],
         "usage": usage_json(run.usage),
         "seconds": run.seconds,
         "createdAt": date_json(moment(head.at)) if head else None,
@@ -143,7 +145,7 @@ def run_json(record: Record, run_id: str, interaction_id: str) -> Fields:
 def _parts(record: Record, run_id: str | None, thread: Thread, after: int) -> Iterator[tuple[Part, RunState, Source]]:
     """Parts with a number over ``after``, in reading order, each with its run and its entry."""
     for entry in lines(record, run_id, thread):
-        if entry.sequence + entry.width > after + 1:
+        if entry.sequence and entry.sequence + entry.width > after + 1:  # 0: not on record yet
             run = record.runs[entry.run_id]
             for part in entry_parts(entry, run):
                 if part.sequence > after:

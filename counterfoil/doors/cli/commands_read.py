@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.report import ReportGroup, ToolErrorReport, store_error
@@ -46,17 +47,21 @@ async def show(
     *,
     full: Annotated[bool, typer.Option("--full", help="With each call's number, input and details.")] = False,
 ) -> int:
-    """The timeline of a run, and its answer."""
+    """The timeline of a run and of the runs that it waits for, and its answer."""
     async with session.reader() as runtime:
         found = await find_run(session, runtime, run)
-        rows = await runtime.timeline(found.id, tenant=session.tenant)
+        rows = await runtime.timeline(found.id, thread=..., tenant=session.tenant)
         if session.json:
             session.out.data({**of_run(found), "timeline": [row.to_json() for row in rows]})
             return Code.DONE
         print_run(session.out, found)
-        session.out.console.print()
-        for row in rows if found.answer is None else without_answer(rows):
-            session.out.console.print(row_lines(row, full=full))
+        for one in dict.fromkeys([found.id, *(row.run_id for row in rows)]):
+            of = [row for row in rows if row.run_id == one]
+            session.out.console.print()
+            if one != found.id:
+                session.out.console.print(Text(f"child run {one}", style="bold"))
+            for row in without_answer(of) if one == found.id and found.answer is not None else of:
+                session.out.console.print(row_lines(row, full=full))
         if found.answer is not None:
             session.out.console.print()
             session.out.say(found.answer)

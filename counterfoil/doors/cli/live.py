@@ -108,7 +108,8 @@ class Follower:
 
     async def _due(self) -> list[Row]:
         """What can be shown and was not yet."""
-        rows = await self.runtime.timeline(self.run.id, tenant=self.run.tenant)
+        rows = await self.runtime.timeline(self.run.id, thread=..., tenant=self.run.tenant)
+        rows = [row for row in rows if row.run_id == self.run.id]
         if self.run.answer is not None:
             rows = without_answer(rows)
         elif rows and rows[-1].kind == "turn":

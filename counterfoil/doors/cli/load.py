@@ -6,6 +6,7 @@ import linecache
 import os
 import sys
 import traceback
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
@@ -103,7 +104,7 @@ def _attribute(module: ModuleType, attribute: str, known: dict[str, Agent]) -> A
     value = getattr(module, attribute, None) if attribute.isidentifier() else None
     if isinstance(value, Agent):
         return value
-    by_name = [agent for agent in known.values() if agent.name == attribute]
+    by_name = [agent for agent in _teams(known.values()) if agent.name == attribute]
     if value is None and by_name:
         return by_name[0]
     if value is None:
@@ -111,6 +112,12 @@ def _attribute(module: ModuleType, attribute: str, known: dict[str, Agent]) -> A
         hint = f"; did you mean {name}:{close[0]}?" if close else f"; {_holds(name, known)}"
         raise Stop(f"the module {name!r} has no agent {attribute!r:.80}{hint}")
     raise Stop(f"expected an Agent at {name}:{attribute}, got {type(value).__name__}; {_holds(name, known)}")
+
+
+def _teams(agents: Iterable[Agent]) -> Iterator[Agent]:
+    for agent in agents:
+        yield agent
+        yield from _teams(agent.manages)
 
 
 def _holds(name: str, known: dict[str, Agent]) -> str:

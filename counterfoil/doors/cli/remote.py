@@ -119,9 +119,9 @@ class Remote:
     async def runs(self, *, tenant: str, limit: int, **where: Any) -> list[_Listed]:
         return [_listed(run) async for run in self.client.runs(limit=limit, **where)]
 
-    async def timeline(self, run_id: str, *, tenant: str = "") -> list[Row]:
+    async def timeline(self, run_id: str, *, thread: object = ..., tenant: str = "") -> list[Row]:
         run = await self.get(run_id)
-        rows = await self.client.timeline(run_id)
+        rows = await self.client.timeline(run_id)  # of all threads that the key sees
         if run.open and rows and rows[-1].kind == "ended":
             await run.refresh()  # it has ended in between: its answer belongs to these rows
         return rows

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from counterfoil.core.approval import Approval
 from counterfoil.core.jsontext import JsonValue, normal
+from counterfoil.core.narrate import waits_text
 from counterfoil.core.report import ToolErrorReport, store_error
 from counterfoil.core.timeline import Row
 from counterfoil.core.turn import moment
@@ -238,6 +239,7 @@ def print_run(out: Out, run: Run) -> None:
             ("agent", line(run.agent)),
             ("user", None if data["user"] is None else line(str(data["user"]))),
             ("status", status_text(run.status, run.ended_by)),
+            ("waits for", line(waits_text(run.waits_for, run.id)) or None),
             ("reason", None if run.reason is None else line(run.reason)),
             ("spent", spent),
             ("interaction", run.interaction_id),

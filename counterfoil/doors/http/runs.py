@@ -182,7 +182,7 @@ async def read_timeline(run_id: str, access: Reader, runtime: Held, thread: Thre
     run = await visible(runtime, run_id, access)
     admin, of = "admin" in access.scopes, _thread(access, thread)
     items = timeline_items(run._fold.record, run.id, thread=of, admin=admin)
-    told = [_row(row) for row in rows(run._fold.record, run.id) if of in (..., row.thread_id)]
+    told = [_row(row) for row in rows(run._fold.record, run.id, of)]
     return Json({"items": list(items), "rows": told})
 
 

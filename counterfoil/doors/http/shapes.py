@@ -122,6 +122,17 @@ class RunSummary(RunFacts):
     """The `Idempotency-Key` of its start."""
 
 
+class Wait(Shape):
+    """What a run waits for: a person's word on a call, in it or below it, or an agent at work below it."""
+
+    kind: Literal["approval", "question", "interrupted", "run"]
+    run_id: str
+    agent: str
+    call_id: str
+    tool_name: str
+    approvers: list[str]
+
+
 class Run(RunFacts):
     """A run."""
 
@@ -133,7 +144,8 @@ class Run(RunFacts):
     steps: int
     calls: int
     waiting: int
-    """Calls that wait for a person."""
+    """Calls that wait for a person, in it or below it."""
+    waits_for: list[Wait]
     usage: Usage
     seconds: float
     ended_at: datetime | None
@@ -208,6 +220,7 @@ class Row(Shape):
     notes: list[str]
     input: Any
     details: Any
+    run_id: str
 
 
 class Timeline(Shape):
