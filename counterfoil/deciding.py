@@ -13,6 +13,7 @@ from counterfoil.core.errors import Conflict, NotFound, NotPending, UsageError
 from counterfoil.core.jsontext import JsonValue, clean_text
 from counterfoil.core.limits import DEFAULT_LIMITS, Limits
 from counterfoil.core.media import Prompt, prompt_of
+from counterfoil.core.outcome import Failed, Succeeded
 from counterfoil.core.record import Record
 from counterfoil.core.result import ToolResult
 from counterfoil.core.states import OPEN
@@ -120,6 +121,8 @@ class Deciding(Reading):
         """Settle an interrupted call: run it again, or record what happened. Raises as `approve`."""
         if rerun == (result is not None):
             raise UsageError("settle takes either rerun=True or result=ToolResult…")
+        if result is not None and not isinstance(result.outcome, (Succeeded, Failed)):
+            raise UsageError(f"settle records what succeeded or failed, and got {type(result.outcome).__name__}")
         value = None if result is None else cast("JsonValue", result.to_dict())
         made = Decision("rerun" if rerun else "record", by, reason, None, digest, value, approval=approval)
         return await self._decide(tenant, run_id, call_id, made, roles)

@@ -195,8 +195,9 @@ def test_where_no_decision_is_awaited_there_is_nothing_to_decide(place):
                     await run.settle(call_id, by="grace", rerun=True)
             with pytest.raises(NotPending):
                 await run.settle("a", by="grace", rerun=True)
-            with pytest.raises(UsageError):
-                await run.settle("a", by="grace")
+            for nothing in (None, ToolResult.denied("no")):
+                with pytest.raises(UsageError):
+                    await run.settle("a", by="grace", result=nothing)
             await run.cancel()
             await run.wait()
             with pytest.raises(NotPending):

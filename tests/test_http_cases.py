@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from counterfoil import Policy, Rule, Runtime, Tool, tool
+from counterfoil import Policy, Rule, Runtime, Tool, ToolResult, tool
+from counterfoil.core.content import File, Image, Link
+from counterfoil.core.content import Text as TextBlock
 from counterfoil.core.turn import author
 from counterfoil.testing import call, say
-from tests.helpers import agent, both, broken, counted, fine, go, requests, shared, told
+from tests.helpers import Gate, agent, arrives, both, broken, content, counted, fine, go, requests, shared, told
 from tests.marks import case, law
 from tests.served import Served, served
 from tests.test_http_keys import keyed
@@ -169,6 +171,59 @@ def test_a_run_that_asks_one_by_one_blames_nobody_for_the_calls_that_are_not_ask
             assert (await http.rests(run))["status"] == "completed"
             assert [s["n"] for s in seen] == [0, 1, 2]
             assert {i["outcome"] for i in (await results(http, run)).values()} == {"succeeded"}
+
+    go(main())
+
+
+TEXT = {"type": "text", "text": "It went out."}
+NO_RESULTS: list[Any] = [
+    {}, {"content": []}, {"content": "x"}, {"content": ["x"]}, {"content": [{"type": "text"}]},
+    {"content": [{"type": "text", "text": 5}]}, {"content": [{"type": "moon"}]},
+    {"content": [{"type": "kept", "id": "x", "size": 1, "preview": "x"}]},
+    {"content": [{"type": "link", "uri": 5}]}, {"content": [{"type": "image", "data": "!", "mime": "image/png"}]},
+    {"content": [TEXT], "narration": 5}, {"content": [TEXT], "terminate": "perhaps"}, {"content": [TEXT], "more": 1},
+    {"content": [TEXT], "outcome": {"type": "denied"}}, {"content": [TEXT], "outcome": "failed"},
+    *(
+        {"content": [TEXT], "outcome": {"type": "failed", "failure": {name: value}}}
+        for name, value in (("code", "x"), ("code", 5001), ("code", True), ("message", 5), ("origin", "gateway"))
+    ),
+]  # fmt: skip  # rows by what belongs together
+
+
+@shared
+@law("7.6", "1.4.author")
+def test_what_a_person_records_is_a_result_or_is_refused_and_the_call_waits_on(place):
+    gate = Gate()
+    turns = [call("work", at="x", id="w"), say("Done.")]
+    whole = ToolResult.blocks(
+        TextBlock("See:"), Image(b"12345"), File(b"1", "text/csv", "a.csv"), Link("https://a", "A")
+    )
+    given = {
+        **whole.with_details({"n": 2**60}).with_narration("Looked it up").to_dict(),
+        "outcome": {"type": "failed", "failure": {"code": 7, "message": "by hand", "data": [1]}},
+    }
+
+    async def main():
+        async with place.runtime(agent(turns, gate.tool())) as first:
+            run = (await first.start("desk", "go")).id
+            await gate.began("x")
+        async with served(place.runtime(agent(turns, gate.tool()))) as http:
+            await arrives(await http.runtime.get(run), "paused")
+            for wrong in NO_RESULTS:
+                refused = await http.decide(run, "w", decision="record", result=wrong)
+                assert (refused.status_code, "body.result" in refused.json()["detail"]) == (422, True), wrong
+            assert set(await waits(http, run)) == {"w"}
+            assert (await http.decide(run, "w", decision="record", result=given)).status_code == 200
+            assert (await http.rests(run))["status"] == "completed"
+            shown = (await http.client.get(f"/v1/runs/{run}/timeline")).json()["items"]
+            (part,) = [i for i in shown if i["kind"] == "TOOL_RESULT"]
+            assert (part["errorCode"], part["author"]["type"]) == (7, "Human")
+            told_failure = part["result"]["outcome"].pop("failure")
+            assert {name: told_failure[name] for name in given["outcome"].pop("failure")} == {
+                "code": 7, "message": "by hand", "data": [1],
+            }  # fmt: skip  # one row
+            assert part["result"] == given
+            await content(http.runtime)
 
     go(main())
 

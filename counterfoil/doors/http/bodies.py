@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StrictInt, StringConstraints
 from pydantic.alias_generators import to_camel
+
+from counterfoil.core.errors import check_own_code
 
 Text = Annotated[str, StringConstraints(max_length=1_000_000)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00]+$")]
@@ -15,6 +18,16 @@ class Shape(BaseModel):
     """A JSON object with names in camelCase."""
 
     model_config = ConfigDict(alias_generator=to_camel, extra="forbid")
+
+
+def _base64(text: str) -> str:
+    base64.b64decode(text, validate=True)
+    return text
+
+
+def _own_code(code: int | None) -> int | None:
+    check_own_code(code)
+    return code
 
 
 def _example(**fields: Any) -> ConfigDict:
@@ -54,6 +67,79 @@ class StartRun(Shape):
     limits: Budget | None = None
 
 
+class TextBlock(Shape):
+    """Text of a result."""
+
+    type: Literal["text"]
+    text: Text
+
+
+class JsonBlock(Shape):
+    """A value of a result."""
+
+    type: Literal["json"]
+    value: Any
+
+
+class LinkBlock(Shape):
+    """An address in a result."""
+
+    type: Literal["link"]
+    uri: Text
+    title: Text | None = None
+
+
+class MediaBlock(Shape):
+    """Bytes of a result."""
+
+    type: Literal["image", "audio", "file"]
+    data: Annotated[str, AfterValidator(_base64)]
+    """In base64."""
+    mime: Name
+    name: Name | None = None
+    """Of a file."""
+
+
+class Failure(Shape):
+    """Why a call failed, for programs."""
+
+    code: Annotated[StrictInt | None, AfterValidator(_own_code)] = None
+    """The tool's own: outside 4000 to 5999."""
+    message: Text = ""
+    """The operator's; never sent to a model."""
+    retryable: bool | None = None
+    origin: Literal["tool"] = "tool"
+    body: Literal["not_started", "ended", "unknown"] = "ended"
+    data: Any = None
+
+
+class Success(Shape):
+    """It worked."""
+
+    type: Literal["succeeded"] = "succeeded"
+
+
+class Failed(Shape):
+    """It did not."""
+
+    type: Literal["failed"]
+    failure: Failure = Failure()
+
+
+class Recorded(Shape):
+    """What became of a call, in the form that ``result`` of a timeline's item has."""
+
+    content: Annotated[
+        list[Annotated[TextBlock | JsonBlock | LinkBlock | MediaBlock, Field(discriminator="type")]],
+        Field(min_length=1),
+    ]
+    """What the model reads."""
+    outcome: Annotated[Success | Failed, Field(discriminator="type")] = Success()
+    details: Any = None
+    terminate: bool = False
+    narration: Text | None = None
+
+
 class Decide(Shape):
     """A decision on a call. Who decides is the key's user."""
 
@@ -66,8 +152,8 @@ class Decide(Shape):
     """Why; the model reads it where the call is rejected."""
     input: dict[str, Any] | None = None
     """approve: what runs instead; schema and policy must take it."""
-    result: str | dict[str, Any] | None = None
-    """record: what became of the call, as text or as a whole result (see ``result`` of a timeline's item)."""
+    result: str | Recorded | None = None
+    """record: what became of the call, as text or as a whole result."""
     text: Text | None = None
     """answer: the answer."""
     digest: Annotated[str, StringConstraints(max_length=200)] | None = None

@@ -9,8 +9,6 @@ from fastapi.responses import Response
 
 from counterfoil.core.approval import Approval
 from counterfoil.core.errors import DecisionConflict, NotPending, UsageError
-from counterfoil.core.jsontext import JsonValue
-from counterfoil.core.outcome import Failed, Succeeded
 from counterfoil.core.result import ToolResult
 from counterfoil.core.turn import date_json
 from counterfoil.core.wire_live import approval_json
@@ -74,20 +72,14 @@ def _only(body: bodies.Decide) -> None:
             raise Problem("invalid-request", f"body.{name}: the decision {decision} needs it")
 
 
-def _result(given: str | dict[str, JsonValue]) -> ToolResult:
+def _result(given: str | bodies.Recorded) -> ToolResult:
     if isinstance(given, str):
         return ToolResult.text(given)
     try:
-        result = ToolResult.from_dict({"outcome": {"type": "succeeded"}, **given})
-        if not result.content:
-            raise ValueError("no content")
-    except (ValueError, TypeError, KeyError, AttributeError):
-        raise Problem(
-            "invalid-request", "body.result: expected a text, or a result as a timeline's item has it"
-        ) from None
-    if not isinstance(result.outcome, (Succeeded, Failed)):
-        raise Problem("invalid-request", "body.result: only a result that succeeded or failed can be recorded")
-    return result
+        made = ToolResult.from_dict(given.model_dump(exclude={"details", "narration"}))
+        return made.with_details(given.details).with_narration(given.narration or "")
+    except ValueError as error:
+        raise Problem("invalid-request", f"body.result: {error}") from None
 
 
 async def _decide(runtime: Held, run_id: str, call_id: str, body: bodies.Decide, access: Access) -> Approval:
