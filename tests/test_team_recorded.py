@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from counterfoil import Agent, Caller, Run, Runtime, Tool, ToolContext, ToolError
+from counterfoil import Agent, Caller, Tool, ToolContext, ToolError
 from counterfoil.core.turn import author
 from counterfoil.testing import RecordedModel, ScriptedModel, call, say
-from tests.helpers import Place, go, requests
+from tests.helpers import Place, content, go, requests
 from tests.marks import case, law
 from tests.promises import shared
+from tests.served import served
+from tests.test_http_keys import keyed
 from tests.test_threads import FIELDS
 
 NAMES = ("first", "second", "third")
@@ -32,7 +35,7 @@ SMALL = [
 """Conversations in our own words, for where the recordings are not."""
 
 
-@pytest.fixture(params=["small", "agentdojo-204", "bfcl-multi-turn-200"])
+@pytest.fixture(params=["small", "agentdojo-204", "bfcl-multi-turn-200", "tau-airline-100"])
 def conversations(request: pytest.FixtureRequest) -> list[list[dict[str, Any]]]:
     """Three conversations, each of one agent; they end with an answer."""
     if request.param == "small":
@@ -42,7 +45,9 @@ def conversations(request: pytest.FixtureRequest) -> list[list[dict[str, Any]]]:
         pytest.skip("the recorded runs are not here: set COUNTERFOIL_SHARED")
     path = folder / "data" / "trajectories" / f"{request.param}.jsonl"
     rows = [json.loads(line)["messages"] for line in path.read_text(encoding="utf-8").splitlines()]
-    chosen = [messages for messages in rows if sum(len(m.get("tool_calls") or ()) for m in messages) > 3][:3]
+    # A managed agent works alone: what its model only said to a person is left out, and so are the person's answers.
+    work = [[m for m in messages if m.get("tool_calls") or m["role"] == "tool"] for messages in rows]
+    chosen = [messages for messages in work if sum(len(m.get("tool_calls") or ()) for m in messages) > 3][:3]
     return [[*messages, {"role": "assistant", "content": "That is all."}] for messages in chosen]
 
 
@@ -84,10 +89,62 @@ def said(messages: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return found
 
 
+Read = Callable[[Any], Awaitable[list[dict[str, Any]]]]
+"""The items of a thread (None: the main one; ``...``: all of them) as a client gets them."""
+
+
+@asynccontextmanager
+async def in_process(place: Place, chief: Agent) -> AsyncIterator[tuple[str | None, Read]]:
+    """The team at work to its end; ada answers what it asks her in the middle."""
+    async with place.open(chief) as runtime:
+        run = await (await runtime.start(chief, "Begin.", caller=Caller(user="ada"))).wait()
+        (asked,) = await run.approvals()
+        assert (run.status, asked.kind, asked.call_id) == ("paused", "question", "ask")
+        await run.answer_question("ask", by="ada", text="Yes, go on.")
+        await run.wait()
+        assert run.status == "completed"
+        yield run.answer, lambda thread: runtime.context(run.id, thread=thread)
+
+
+@asynccontextmanager
+async def over_http(place: Place, chief: Agent) -> AsyncIterator[tuple[str | None, Read]]:
+    """As `in_process`, by a client of the service, which reads in small pages."""
+    async with served(place.runtime(chief)) as http:
+        run = (await http.start("chief", "Begin."))["runId"]
+        assert (await http.rests(run))["status"] == "paused"
+        (asked,) = (await http.client.get("/v1/approvals")).json()["items"]
+        assert (asked["kind"], asked["runId"], asked["callId"]) == ("question", run, "ask")
+        assert (await http.decide(run, "ask", decision="answer", text="Yes, go on.")).status_code == 200
+        ended = await http.rests(run)
+        assert ended["status"] == "completed"
+        address = f"/v1/runs/{run}/context"
+
+        async def read(thread: Any) -> list[dict[str, Any]]:
+            items: list[dict[str, Any]] = []
+            after: int | None = 0
+            while after is not None:
+                named = {} if thread is ... else {"thread": thread or "main"}
+                page = (await http.client.get(address, params={"after": after, "limit": 20, **named})).json()
+                items, after = [*items, *page["items"]], page["next"]
+            return items
+
+        async with keyed(http, scopes=["read"]) as (few, _):
+            assert (await few.get(address, params={"limit": 500})).json()["items"] == await read(None)
+            rows = (await http.client.get("/v1/runs", params={"limit": 500})).json()["items"]
+            below = [row["runId"] for row in rows if row["runId"] != run]
+            assert len(below) == 4
+            assert {(await few.get(f"/v1/runs/{child}")).status_code for child in below} == {404}
+        yield ended["answer"], read
+        await content(http.runtime)
+
+
 @pytest.mark.parametrize("kind", ["sqlite"])
+@pytest.mark.parametrize("through", [in_process, over_http])
 @law("9.threads", "9.dispatch", "9.ask", "9.sees", "1.4.every-field", "1.4.sequence")
-@case("R194", "R197")
-def test_each_thread_of_a_team_is_read_alone_and_whole(place: Place, conversations: list[list[dict[str, Any]]]) -> None:
+@case("R193", "R194", "R197")
+def test_each_thread_of_a_team_is_read_alone_and_whole(
+    place: Place, conversations: list[list[dict[str, Any]]], through: Any
+) -> None:
     workers = [worker(name, messages) for name, messages in zip(NAMES, conversations, strict=True)]
     model = ScriptedModel([
         [call("dispatch", agent=name, task=f"Do what {name} does.", id=name) for name in NAMES],
@@ -98,27 +155,31 @@ def test_each_thread_of_a_team_is_read_alone_and_whole(place: Place, conversatio
     chief = Agent("chief", model, manages=workers)
 
     async def main() -> None:
-        async with place.open(chief) as runtime:
-            run = await (await runtime.start(chief, "Begin.", caller=Caller(user="ada"))).wait()
-            (asked,) = await run.approvals()
-            assert (run.status, asked.kind, asked.call_id) == ("paused", "question", "ask")
-            await run.answer_question("ask", by="ada", text="Yes, go on.")
-            await run.wait()
-            assert (run.status, run.answer) == ("completed", "The team is done.")
-            await look(runtime, run)
+        async with through(place, chief) as (answer, read):
+            assert answer == "The team is done."
+            await look(read)
 
-    async def look(runtime: Runtime, run: Run) -> None:
-        whole = await runtime.context(run.id, thread=...)
-        assert [i["sequence"] for i in whole] == sorted(i["sequence"] for i in whole)
+    async def look(read: Read) -> None:
+        whole = await read(...)
+        numbers = [i["sequence"] for i in whole]
+        assert numbers == sorted(set(numbers))
         threads = list(dict.fromkeys(i["threadId"] for i in whole))
         kinds = sorted(str(t or "main").partition(":")[0] for t in threads)
         assert kinds == ["dispatch"] * 3 + ["main"] + ["private"] * 3 + ["question"] * 2
-        alone = {t: await runtime.context(run.id, thread=t) for t in threads}
-        assert [i for i in whole if i["threadId"] is None] == alone[None]
-        assert sorted(str(i) for one in alone.values() for i in one) == sorted(str(i) for i in whole)
+        alone = {t: await read(t) for t in threads}
+        for thread, items in alone.items():
+            assert items == [i for i in whole if i["threadId"] == thread]
         for item in whole:
             if item["kind"] == "ToolResult":
                 assert set(item) == FIELDS
+        asked = author("Human", "ada", "default").id
+        (question,) = (alone[t] for t in threads if str(t).startswith(f"question:{asked}:"))
+        assert [(i["author"]["name"], i["text"]) for i in question] == [
+            ("chief", "Shall we go on?"), ("ada", "Yes, go on."),
+        ]  # fmt: skip  # one row
+        came_to = {i["toolCallId"]: i for i in alone[None] if i["kind"] == "ToolResult"}
+        assert list(came_to) == [*NAMES, "ask", "again"]
+        assert (came_to["ask"]["result"], came_to["ask"]["author"]["type"]) == ("Yes, go on.", "Human")
         for name, agent, messages in zip(NAMES, workers, conversations, strict=True):
             who = author("Agent", name, "default").id
             (task, *work) = next(alone[t] for t in threads if str(t).startswith(f"dispatch:{who}"))
@@ -127,13 +188,13 @@ def test_each_thread_of_a_team_is_read_alone_and_whole(place: Place, conversatio
             assert told == said(messages)
             assert {i["author"]["name"] for i in work} == {name}
             answer = told[-1][1]
-            assert run.results[NAMES.index(name)].result.model_output == (answer or "(no output)")
+            assert came_to[name]["result"] == (answer or "(no output)")
             private = [i["text"] for i in alone[f"private:{who}"]]
             assert private[:2] == [f"Do what {name} does.", answer]
             others = [m for n, m in zip(NAMES, conversations, strict=True) if n != name]
-            read = str(requests(agent)[: len(list(steps(messages)))])
+            read_by_it = str(requests(agent)[: len(list(steps(messages)))])
             mine = {text for kind, text in said(messages) if kind == "ToolResult"}
             for text in {t for m in others for kind, t in said(m) if kind == "ToolResult" and len(t) > 15} - mine:
-                assert text not in read
+                assert text not in read_by_it
 
     go(main())
