@@ -135,3 +135,8 @@ chief = Agent(
     ),
     manages=[_miner],
 )
+twice = Agent(
+    "twice",
+    ScriptedModel([[call("dispatch", agent="miner", task="Dig.", id=one) for one in ("d1", "d2")], say("Both dug.")]),
+    manages=[_miner],
+)

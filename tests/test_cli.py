@@ -713,6 +713,26 @@ def test_a_manager_says_what_it_waits_for_and_shows_the_runs_below_it() -> None:
     assert [row["runId"] for row in type_("show", child, "--json").data["timeline"]] == [child] * 4
 
 
+def test_calls_of_one_id_in_two_runs_below_are_told_apart_and_decided_each_in_its_own() -> None:
+    typed = type_("run", "tests.cli_desk:twice", "Go on")
+    (run,) = (row["runId"] for row in type_("runs", "--roots", "--json").data)
+    first, second = (row["runId"] for row in type_("approvals", "--json").data)
+    asked = [line.split()[2:4] for line in typed.out.splitlines() if line.startswith("  counterfoil approve")]
+    assert asked == [[first, "pay"], [second, "pay"]]
+    which = type_("approve", run)
+    assert (which.code, f"pay (refund) of run {first}, pay (refund) of run {second}" in which.err) == (2, True)
+    # --with may name the agent of a run above: that run goes on.
+    other = type_("approve", first, "pay", "--with", "tests.cli_desk:chief")
+    assert (other.code, "is of agent 'miner', and --with names 'chief'" in other.err) == (2, True)
+    assert type_("approve", first, "pay", "--with", "tests.cli_desk:twice").code == 3
+    last = type_("approve", run, "--with", "tests.cli_desk:twice")
+    assert (last.code, last.out.endswith("Both dug.\n")) == (0, True)
+    shown = type_("show", first).out
+    assert f"works for    run {run}" in shown
+    assert shown.count("Dug.") == 1  # not again as what its agent remembers
+    assert type_("replay", first, "tests.cli_desk:miner").code == 0
+
+
 def test_the_last_run_and_the_roots_are_none_that_another_run_waits_for() -> None:
     run = run_of("chief", "--user", "ada")
     child, root = type_("runs", "--json").data

@@ -33,7 +33,7 @@ from counterfoil.core.turn import Usage, author
 from counterfoil.model import ModelEvent, ModelRequest
 from counterfoil.store import Quota
 from counterfoil.testing import ScriptedModel, call, say
-from tests.helpers import Gate, Place, agent, arrives, both, codes, go, outcomes, requests, shared, told, until
+from tests.helpers import Gate, Place, agent, arrives, both, codes, go, outcomes, requests, shared, so, told, until
 from tests.marks import case, law
 
 MINER, SMITH = author("Agent", "miner", "default").id, author("Agent", "smith", "default").id
@@ -772,6 +772,67 @@ def test_each_run_of_a_team_can_be_replayed_as_it_was() -> None:
                 assert all(step.broken is None for step in alone.steps)
 
     go(main())
+
+
+@law("9.rises", "9.cancel", "9.threads")
+@case("R089")
+@both
+def test_a_manager_of_managers_says_what_it_waits_for_and_each_run_is_read_and_replayed(place: Place) -> None:
+    word, gate = "a private word", Gate()
+
+    @tool
+    def fail() -> str:
+        raise ToolError(word)
+
+    breaker = agent([call("fail", id="f")] * 2, fail, name="breaker", limits=Limits(steps=2))
+    deep = agent([call("blast", where=word, id="b"), say(word)], needing([]), name="deep")
+    slow = agent([call("work", at="s", id="w"), say("s")], gate.tool(), name="slow")
+    hands = [give("deep", word, "d"), give("breaker", word, "f"), give("slow", word, "s")]
+    middle = team(deep, breaker, slow, calls=hands, name="middle")
+    chief = team(middle, calls=[give("middle", "Do.", "m")])
+
+    async def main() -> None:
+        async with place.open(chief) as runtime:
+            first = await runtime.start(chief, "Go.")
+            await gate.began("s")
+            there = [("approval", "deep", "b"), ("run", "slow", "s")]
+
+            async def waits() -> bool:
+                await first.refresh()
+                return [(w.kind, w.agent, w.call_id) for w in first.waits_for] == there
+
+            await so(waits)
+            told = [await runtime.timeline(first.id), first.waits_for, summary(first._fold.record, first.id)]
+            says = "waits for middle, which waits for a person: blast (b of deep) and for agents at work: slow"
+            assert says in str(told)
+            assert word not in str(told)
+            await first.cancel("Enough.")
+            await arrives(first, "cancelled")
+            assert first.waits_for == ()
+            again = await runtime.start(chief, "Again.", interaction=first.interaction_id)
+            gate.open("s")
+            await arrives(again, "paused")
+            (asked,) = again.waits_for
+            paused = [e async for e in runtime.events(again.id)][-1]
+            assert (asked.agent, paused.waiting) == ("deep", ("b",))
+            await again.approve("b", by="grace")
+            await arrives(again, "completed")
+            for row in await runtime.runs():
+                replayed = await runtime.replay(row.run_id)
+                assert replayed.ok, replayed.differences
+                threads = {i["threadId"] for i in await runtime.context(row.run_id, thread=...)} - {None}
+                for thread in (None, "main", ..., *threads):
+                    items = await runtime.context(row.run_id, thread=thread)
+                    told = [r for r in await runtime.timeline(row.run_id, thread=thread) if r.kind in WRITTEN]
+                    assert sorted({(i["runId"], str(i["threadId"])) for i in items}) == sorted(
+                        {(r.run_id, str(r.thread_id)) for r in told}
+                    )
+
+    go(main())
+
+
+WRITTEN = ("message", "turn", "call")
+"""Rows of what stands in the conversation."""
 
 
 @law("6.read_result-sees", "9.sees")

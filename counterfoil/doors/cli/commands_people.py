@@ -194,11 +194,10 @@ async def _decided(session: Session, run: str, call: str | None, *, spec: str | 
     agents: list[Agent] = [] if spec is None else [load_agent(spec)]
     async with session.reader(agents) as runtime:
         found = await find_run(session, runtime, run)
-        if agents and found.agent != agents[0].name:
-            raise Stop(f"run {found.id} is of agent {found.agent!r}, and --with names {agents[0].name!r}")
+        driven = await _driven(runtime, found, agents[0].name) if agents else found
         call_id = await find_call(session, runtime, found, call)
         await _fits(found, call_id, word)
-        follower = Follower(session, runtime, found)
+        follower = Follower(session, runtime, driven)
         await follower.pass_over()
         approval = await decide(found, call_id)
         if not session.json:
@@ -212,11 +211,22 @@ async def _decided(session: Session, run: str, call: str | None, *, spec: str | 
                 session.out.note(here if session.server is None else "the server goes on with it", style="dim")
             return Code.DONE
         terminal = Terminal(session.out)
-        code = await drive(session, runtime, found, yes=False, terminal=terminal, follower=follower)
-        await print_end(session, found, spec)
+        code = await drive(session, runtime, driven, yes=False, terminal=terminal, follower=follower)
+        await print_end(session, driven, spec)
         if session.json:
-            session.out.data({"decision": word, "approval": approval.to_json(), "run": of_run(found)})
+            session.out.data({"decision": word, "approval": approval.to_json(), "run": of_run(driven)})
         return code
+
+
+async def _driven(runtime: Runtime, run: Run, agent: str) -> Run:
+    """The run of this agent: the one that is decided on, or one that waits for it. Raises Stop where none is."""
+    of = run
+    while of.agent != agent:
+        above = of_run(of)["parentRunId"]
+        if above is None:
+            raise Stop(f"run {run.id} is of agent {run.agent!r}, and --with names {agent!r}")
+        of = await runtime.get(str(above), run.tenant)
+    return of
 
 
 async def _fits(run: Run, call_id: str, word: str) -> None:

@@ -21,6 +21,7 @@ from counterfoil.doors.cli.view import (
     print_run,
     print_table,
     row_lines,
+    rows_of,
     short_ids,
     status_text,
     when,
@@ -56,7 +57,7 @@ async def show(
             return Code.DONE
         print_run(session.out, found)
         for one in dict.fromkeys([found.id, *(row.run_id for row in rows)]):
-            of = [row for row in rows if row.run_id == one]
+            of = rows_of(rows, one)
             session.out.console.print()
             if one != found.id:
                 session.out.console.print(Text(f"child run {one}", style="bold"))

@@ -319,7 +319,9 @@ def _stands(run: Run) -> str:
 
 
 def _named(waiting: Sequence[Approval]) -> str:
-    return ", ".join(f"{a.call_id} ({a.tool_name})" for a in waiting[:10])
+    ids = [a.call_id for a in waiting]
+    runs = [f" of run {a.run_id}" if ids.count(a.call_id) > 1 else "" for a in waiting]
+    return ", ".join(f"{a.call_id} ({a.tool_name}){run}" for a, run in zip(waiting[:10], runs, strict=False))
 
 
 FilesOption = Annotated[

@@ -19,7 +19,7 @@ from counterfoil.doors.cli.errors import Code, code_of_status
 from counterfoil.doors.cli.plain import block, line
 from counterfoil.doors.cli.remote import Remote
 from counterfoil.doors.cli.terminal import Terminal
-from counterfoil.doors.cli.view import approval_lines, counted, row_lines, status_text, without_answer
+from counterfoil.doors.cli.view import approval_lines, counted, row_lines, rows_of, status_text, without_answer
 from counterfoil.run import Run
 from counterfoil.runtime import Runtime
 
@@ -109,7 +109,7 @@ class Follower:
     async def _due(self) -> list[Row]:
         """What can be shown and was not yet."""
         rows = await self.runtime.timeline(self.run.id, thread=..., tenant=self.run.tenant)
-        rows = [row for row in rows if row.run_id == self.run.id]
+        rows = rows_of(rows, self.run.id)
         if self.run.answer is not None:
             rows = without_answer(rows)
         elif rows and rows[-1].kind == "turn":
@@ -289,8 +289,10 @@ async def print_end(session: Session, run: Run, spec: str) -> None:
     if run.status == "paused":
         waiting = await run.approvals()
         out.say(f"paused: {counted(len(waiting), 'call')} of run {run.id} waiting for a person")
+        ids = [approval.call_id for approval in waiting]
         for approval in waiting:
-            call, more = f"{run.id} {approval.call_id}", flags + (f" --with {spec}" if session.server is None else "")
+            of = approval.run_id if ids.count(approval.call_id) > 1 else run.id  # what waits below may be decided here
+            call, more = f"{of} {approval.call_id}", flags + (f" --with {spec}" if session.server is None else "")
             if approval.kind == "interrupted":
                 out.say(f"  counterfoil settle {call}{more} --rerun")
             elif approval.kind == "question":

@@ -15,7 +15,7 @@ from counterfoil.core.jsontext import JsonValue, normal
 from counterfoil.core.narrate import waits_text
 from counterfoil.core.report import ToolErrorReport, store_error
 from counterfoil.core.timeline import Row
-from counterfoil.core.turn import moment
+from counterfoil.core.turn import moment, thread_kind
 from counterfoil.core.wire import run_json
 from counterfoil.doors.cli.output import Out
 from counterfoil.doors.cli.plain import block, escaped, line
@@ -33,6 +33,7 @@ __all__ = [
     "print_run",
     "print_table",
     "row_lines",
+    "rows_of",
     "short_ids",
     "status_text",
     "when",
@@ -237,6 +238,7 @@ def print_run(out: Out, run: Run) -> None:
         [
             ("run", run.id),
             ("agent", line(run.agent)),
+            ("works for", None if data["parentRunId"] is None else f"run {data['parentRunId']}"),
             ("user", None if data["user"] is None else line(str(data["user"]))),
             ("status", status_text(run.status, run.ended_by)),
             ("waits for", line(waits_text(run.waits_for, run.id)) or None),
@@ -258,6 +260,11 @@ def without_answer(rows: Sequence[Row]) -> list[Row]:
     if len(rows) > 1 and last is not None and last.kind == "ended" and rows[-2].kind == "turn":
         return [*rows[:-2], last]
     return list(rows)
+
+
+def rows_of(rows: Sequence[Row], run_id: str) -> list[Row]:
+    """The rows of one run, without what repeats its task and its answer for its agent's later runs."""
+    return [row for row in rows if row.run_id == run_id and thread_kind(row.thread_id) != "private"]
 
 
 def moment_text(at: int) -> str:
