@@ -65,8 +65,11 @@ async def act_one(console: Console, setting: wiring.Setting, root: Path) -> bool
     """Three questions about the clone; True when each was answered by the tool that it needs."""
     console.print(Line("Act one: a small model, real files", align="left"))
     folder = line(root.resolve().name, 100)  # noqa: ASYNC240  # nothing else runs here
-    console.print(f"{len(QUESTIONS)} questions about the files in {folder}, answered by tool calls.")
-    console.print("A model this small chooses well and writes less well: trust the tool's line above its answer.\n")
+    console.print(
+        f"{len(QUESTIONS)} questions about the files in {folder}. What to look at is the line with ok: the model"
+    )
+    console.print("chose that tool, and this is what it did. The answer below it is the model's own wording;")
+    console.print("from one this small it may be muddled or break off.\n")
     good = True
     async with small_model(console) as model:
         recorded = load_turns()
