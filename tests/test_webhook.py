@@ -6,10 +6,12 @@ import base64
 import hashlib
 import hmac
 import json
+import re
 import threading
 import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -192,7 +194,7 @@ def test_a_slow_receiver_slows_no_run_and_what_has_no_room_is_dropped(caplog):
     assert "too many wait" in caplog.text
 
 
-def test_what_waits_when_it_is_closed_is_dropped_in_time():
+def test_what_waits_when_it_is_closed_is_dropped_in_time_and_what_is_on_its_way_is_said(caplog):
     receiver = Receiver(held=True)
     with receiver.serving() as url:
         webhook = Webhook(url, SECRET, queue_size=5)
@@ -200,11 +202,36 @@ def test_what_waits_when_it_is_closed_is_dropped_in_time():
         receiver.came.acquire()
         assert webhook.close(0.01) is False
         assert webhook.dropped == 2
+        assert "whether a report reached the webhook at 127.0.0.1 is not known" in caplog.text
         go(ran(webhook))
         assert webhook.dropped == 3
         receiver.may.set()
         webhook._thread.join()
     assert webhook.sent == 1
+
+
+def test_the_receiver_of_the_page_takes_what_is_sent_and_nothing_else():
+    page = (Path(__file__).parent.parent / "docs" / "operations.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"^```python\n(# desk.py\n.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    space = {"__name__": "desk"}
+    exec(compile(program, "operations.md", "exec"), space)  # noqa: S102  # the page's own program
+    checked = space["checked"]
+    receiver = Receiver()
+    with receiver.serving() as url:
+        webhook = Webhook(url, SECRET)
+        go(ran(webhook))
+        assert webhook.close()
+    ((headers, body),) = receiver.seen
+    assert checked(SECRET, headers, body)["type"] == "tool.failed"
+    assert checked(SECRET.replace("AA", "BB"), headers, body) is None
+    assert checked(SECRET, headers, body + b" ") is None
+    assert checked(SECRET, {**headers, "Webhook-Id": "msg_other"}, body) is None
+    old = str(int(headers["Webhook-Timestamp"]) - 600)
+    assert checked(SECRET, {**headers, "Webhook-Timestamp": old}, body) is None
+    signature = hmac.digest(KEY, f"{headers['Webhook-Id']}.{old}.".encode() + body, "sha256")
+    signed = {"Webhook-Timestamp": old, "Webhook-Signature": f"v1,{base64.b64encode(signature).decode()}"}
+    assert checked(SECRET, {**headers, **signed}, body) is None
+    assert checked(SECRET, {}, body) is None
 
 
 def test_one_that_had_nothing_to_send_is_closed_at_once():
@@ -216,6 +243,11 @@ def test_one_that_had_nothing_to_send_is_closed_at_once():
     [
         ("ftp://example.test", SECRET, "begins with https:// or http://"),
         ("example.test/hook", SECRET, "begins with https:// or http://"),
+        ("https://secret words@example.test", SECRET, "no user or password"),
+        ("https://[example.test", SECRET, "begins with https:// or http://"),
+        ("https://example.test:99999", SECRET, "begins with https:// or http://"),
+        ("https://example.test/a b", SECRET, "ASCII without spaces"),
+        ("https://example.test/é", SECRET, "ASCII without spaces"),
         ("https://example.test", "whsec_", "24 to 64 random bytes"),
         ("https://example.test", "secret words", "24 to 64 random bytes"),
         ("https://example.test", base64.b64encode(b"x" * 23).decode(), "24 to 64 random bytes"),

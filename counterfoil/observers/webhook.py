@@ -38,6 +38,8 @@ BACK_OFF_SECONDS: Final = 1.0
 RETRY_AFTER_SECONDS: Final = 60.0
 """Of a receiver's own wish, at most: others wait behind it."""
 TIMEOUT_SECONDS: Final = 10.0
+MOMENT_SECONDS: Final = 0.2
+"""For the thread to see that it is over, between two requests."""
 QUEUE: Final = 1000
 """Messages that wait at most; what comes then is dropped and counted."""
 SECRET_BYTES: Final = range(24, 65)
@@ -78,11 +80,7 @@ class Webhook:
         self, url: str, secret: str, *, content: bool = False, queue_size: int = QUEUE,
         back_off: float = BACK_OFF_SECONDS, timeout: float = TIMEOUT_SECONDS,
     ) -> None:  # fmt: skip  # two rows
-        place = urlsplit(url)
-        if place.scheme not in ("http", "https") or not place.hostname:
-            raise DefinitionError(f"a webhook's address begins with https:// or http://, got {url!r:.100}")
-        self._url, self._key, self._content = url, _key(secret), content
-        self._host = place.hostname
+        self._url, self._host, self._key, self._content = url, _host(url), _key(secret), content
         self._back_off, self._timeout = back_off, timeout
         self._queue: queue.Queue[_Message | None] = queue.Queue(queue_size)
         self._thread: threading.Thread | None = None
@@ -116,6 +114,9 @@ class Webhook:
         self._over.set()
         if left := self._waiting():
             self._drop(left, "the webhook was closed")
+        thread.join(MOMENT_SECONDS)
+        if thread.is_alive():
+            log.warning("whether a report reached the webhook at %s is not known: it was closed meanwhile", self._host)
         return not left and not thread.is_alive()
 
     def _waiting(self) -> int:
@@ -193,6 +194,20 @@ class Webhook:
             "Webhook-Signature": f"v1,{base64.b64encode(signed).decode()}",
         }
         return urllib.request.Request(self._url, message.body, headers, method="POST")  # noqa: S310  # http and https alone
+
+
+def _host(url: str) -> str:
+    try:
+        place = urlsplit(url)
+        host, fits = place.hostname, place.scheme in ("http", "https") and place.port != 0 and "@" not in place.netloc
+    except ValueError:
+        host, fits = None, False
+    if host is None or not fits or not (url.isascii() and url.isprintable()) or " " in url:
+        raise DefinitionError(
+            "a webhook's address begins with https:// or http://, has no user or password in it, and is ASCII without "
+            f"spaces, got {url.rpartition('@')[2]!r:.100}"
+        )
+    return host
 
 
 def _key(secret: str) -> bytes:
