@@ -94,11 +94,24 @@ def test_what_is_no_setting_is_said_with_its_place(text: str | None, told: str) 
     assert told in typed.err
 
 
-def test_a_value_that_does_not_fit_its_flag_is_refused_as_if_it_were_typed() -> None:
+@pytest.mark.parametrize("command", ["serve", "doctor"])
+def test_a_value_that_does_not_fit_its_flag_is_refused_with_its_place(command: str) -> None:
     write("[serve]\nport = 'many'\n")
-    typed = type_("serve", "--dev")
+    typed = type_(command)
     assert typed.code == 2
-    assert "--port" in typed.err
+    assert "counterfoil.toml: [serve] port cannot be 'many': Input should be a valid integer" in typed.err
+
+
+def test_doctor_finds_variables_that_are_no_setting_or_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COUNTERFOIL_SERVE_PORT", "tcp://10.0.0.1:8000")
+    monkeypatch.setenv("COUNTERFOIL_WORK_POL", "slow")
+    monkeypatch.setenv("COUNTERFOIL_WORK_MODULES", "a b")
+    typed = type_("doctor", "--json", store=None)
+    broken = {check["name"]: check["found"] for check in typed.data["checks"] if check["state"] == "broken"}
+    assert typed.code == 1
+    assert broken.keys() == {"COUNTERFOIL_SERVE_PORT", "COUNTERFOIL_WORK_POL"}
+    assert "valid integer" in broken["COUNTERFOIL_SERVE_PORT"]
+    assert broken["COUNTERFOIL_WORK_POL"] == "work has no --pol; did you mean pool?"
 
 
 def test_doctor_shows_each_setting_that_counts_with_its_source_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,6 +123,7 @@ async def doctor(session: Session) -> int:
     settings = wiring.settings(
         session.store, session.whose, session.filed.path, session.filed.commands, {c: prefix(c) for c in COMMANDS}
     )
+    checks += [wiring.Check(s.source, "broken", why) for s in settings if (why := session.filed.fault(s))]
     broken = any(check.state == "broken" for check in checks)
     if session.json:
         data: dict[str, JsonValue] = {

@@ -2,10 +2,11 @@
 
 import difflib
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import typer
 from typer.core import TyperGroup
 
 from counterfoil.doors import wiring
@@ -29,6 +30,8 @@ class Filed:
     tenant: wiring.Setting | None = None
     commands: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Values by flag, without its dashes, by command."""
+    group: TyperGroup | None = None
+    """The whole command."""
 
     def defaults(self, group: TyperGroup) -> dict[str, dict[str, Any]]:
         """The same by the names of parameters, as the parser of arguments takes defaults."""
@@ -36,6 +39,16 @@ class Filed:
             command: {_flags(group, command)[flag].name or flag: value for flag, value in table.items()}
             for command, table in self.commands.items()
         }
+
+    def fault(self, setting: wiring.Setting) -> str | None:
+        """What is wrong with a setting of a command from the environment; None: nothing that can be seen."""
+        command, _, flag = setting.name.partition(" --")
+        if self.group is None or not flag or setting.source == self.path:
+            return None
+        flags = _flags(self.group, command)
+        if flag not in flags:
+            return f"{command} has no --{flag}; {_meant(flag, flags)}"
+        return _misfit(self.group.commands[command], flags[flag], setting.value)
 
 
 NOTHING: Final = Filed()
@@ -58,7 +71,7 @@ def read_file(given: str | None, group: TyperGroup) -> Filed:
     """
     path = wiring.config_file(given)
     if path is None:
-        return NOTHING
+        return Filed(group=group)
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -83,8 +96,10 @@ def read_file(given: str | None, group: TyperGroup) -> Filed:
             many = flags[flag].nargs == -1
             if isinstance(value, dict) or isinstance(value, list) != many:
                 raise Stop(f"{path}: [{command}] {flag} is {'a list' if many else 'one value'}, not {value!r:.80}")
+            if why := _misfit(group.commands[command], flags[flag], value):
+                raise Stop(f"{path}: [{command}] {flag} cannot be {value!r:.80}: {why}")
         commands[command] = table
-    return Filed(str(path), shared.get("store"), shared.get("tenant"), commands)
+    return Filed(str(path), shared.get("store"), shared.get("tenant"), commands, group)
 
 
 def _flags(group: TyperGroup, command: str) -> dict[str, Any]:
@@ -93,9 +108,22 @@ def _flags(group: TyperGroup, command: str) -> dict[str, Any]:
     return {flag: p for flag, p in found.items() if flag not in NEVER}
 
 
+def _misfit(command: Any, parameter: Any, value: object) -> str | None:
+    """Why a flag does not take a value; None: it does, or it is a list of anything."""
+    if parameter.nargs != -1:
+        try:
+            parameter.process_value(typer.Context(command), value)
+        except typer.BadParameter as error:
+            return str(error.message)
+    return None
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), 1)
+    return f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(known))}"
+
+
 def _check(path: str, where: str, table: Mapping[str, Any], known: Sequence[str]) -> None:
     for name in table:
         if name not in known:
-            close = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(known))}"
-            raise Stop(f"{path}: {where}{name} is no setting; {hint}")
+            raise Stop(f"{path}: {where}{name} is no setting; {_meant(name, known)}")
