@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from counterfoil.core.approval import Approval, Decision
 from counterfoil.core.entries import CancelEntry, NoteEntry, QueuedEntry, ResumedEntry
-from counterfoil.core.errors import Conflict, NotFound, NotPending, UsageError
+from counterfoil.core.errors import Conflict, Fenced, NotFound, NotPending, UsageError
 from counterfoil.core.jsontext import JsonValue, clean_text
 from counterfoil.core.limits import DEFAULT_LIMITS, Limits
 from counterfoil.core.media import Prompt, prompt_of
@@ -65,7 +65,7 @@ class Deciding(Reading):
         self._claims += 1
         try:
             yield
-        except (Conflict, NotFound):
+        except (Conflict, Fenced, NotFound):
             raise
         except BaseException:  # also when whoever waits for this goes away
             self._lost[run_id] = tenant

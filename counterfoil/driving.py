@@ -113,7 +113,7 @@ class Driving(Deciding):
         with contextlib.suppress(Conflict):  # it is there
             await cast("Any", self)._create(
                 lease.tenant, head.run_id, list(first), self.agents.get(head.agent), interaction=lease.interaction_id,
-                pool=above.pool, priority=above.priority, parent=lease.run_id,
+                pool=above.pool, priority=above.priority, above=lease,
             )  # fmt: skip  # two rows
 
     async def _driven(self, drive: Drive, fold: Fold) -> None:

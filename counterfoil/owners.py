@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from counterfoil.core.errors import Fenced
 from counterfoil.core.limits import DEAD_AFTER, HEARTBEAT
-from counterfoil.store import Owner, Worker
+from counterfoil.store import Owner, RunRow, Worker
 
 _tokens: set[str] = set()
 """Runtimes of this process that are open."""
@@ -62,6 +63,16 @@ def this_host() -> str:
     except OSError:
         boot = space = ""
     return "".join(c if c.isprintable() else "?" for c in "/".join(filter(None, (socket.gethostname(), boot, space))))
+
+
+def still_drives(row: RunRow, epoch: int) -> None:
+    """Refuse what comes from a driver of a run that drives it no more; ``epoch`` is of its lease.
+
+    Raises:
+        Fenced: another worker drives it, or nobody does.
+    """
+    if row.epoch != epoch or row.owner is None:
+        raise Fenced(f"run {row.run_id} is held by another worker, or by none; claim it again")
 
 
 def leave(owner: Owner) -> None:

@@ -315,14 +315,13 @@ class Runtime(Driving):
     async def _create(
         self, tenant: str, run_id: str, first: list[Entry], known: Any, *, interaction: str | None = None,
         key: str | None = None, key_digest: str | None = None, pool: str | None = None, priority: int = 0,
-        later: int | None = None, parent: str | None = None,
+        later: int | None = None, above: Lease | None = None,
     ) -> Run:  # fmt: skip  # rows by what belongs together
         """Put a run on record with its first entries; drive it if its agent is here and its time has come."""
         if known is not None and self.dispatch.here:
             await self.heart.start()
         head = cast("RunEntry", first[0])
-        now = head.at
-        due = later is None or later <= now
+        now, due = head.at, later is None or later <= head.at
         here = known is not None and due and pool in (None, self.pool) and self.dispatch.here and not self.leaving
         # Where a quota may refuse it, the run is created first, and claimed as any other.
         room = self.sweep.has_room(tenant)
@@ -331,7 +330,8 @@ class Runtime(Driving):
             tenant=tenant, run_id=run_id, interaction_id=interaction or self.effects.new_id(),
             new_interaction=interaction is None, agent=head.agent, entries=first, created_at=now,
             owner=self.owner if here else None, key=key and clean_text(key), key_digest=key_digest,
-            pool=pool or self.pool, priority=priority, not_before=later, parent=parent, participants=(
+            pool=pool or self.pool, priority=priority, not_before=later, parent=above.run_id if above else None,
+            parent_epoch=above.epoch if above else None, participants=(
                 author("Human", head.caller.user or "user", tenant), author("Agent", head.agent, tenant),
             ),
         )  # fmt: skip  # as above

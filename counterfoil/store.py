@@ -145,6 +145,8 @@ class NewRun:
     not_before: int | None = None
     parent: str | None = None
     """The run whose call waits for this one; it is no root run then, and its interaction may have an open one."""
+    parent_epoch: int | None = None
+    """Of the lease of whoever begins it for ``parent``; who drives that run no more begins nothing."""
     participants: Sequence[Author] = ()
     """Who takes part in the interaction from now on."""
 
@@ -338,6 +340,7 @@ class Store(Protocol):
             NotFound: the interaction does not exist for the tenant.
             Conflict: the interaction has an open root run or (where it is new) exists, the run exists, or the
                 key was used for another request.
+            Fenced: another worker drives its parent than ``parent_epoch`` says, or nobody does.
         """
 
     async def open_interaction(self, tenant: str, interaction_id: str, participants: Sequence[Author], at: int) -> None:

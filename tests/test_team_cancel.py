@@ -11,8 +11,10 @@ from counterfoil import Agent, Limits, Run, Runtime, ToolContext, tool
 from counterfoil import loop as loop_module
 from counterfoil.core.entries import EndedEntry
 from counterfoil.core.outcome import ErrorCode
+from counterfoil.owners import leave
+from counterfoil.store import NewRun, RunRow
 from counterfoil.testing import call, say
-from tests.helpers import SOON, Gate, Place, agent, arrives, both, codes, go, outcomes, shared, until
+from tests.helpers import SOON, Gate, Place, agent, arrives, both, codes, go, outcomes, requests, shared, until
 from tests.marks import law
 from tests.test_team import child_of, give, needing, team
 
@@ -233,5 +235,35 @@ def test_a_manager_whose_time_is_used_up_waits_for_those_below_in_the_same_way(p
             limit = ErrorCode.LIMIT_REACHED
             assert codes(run) == {"miner": limit, "w": limit}
             assert await ends(runtime, run) == ["miner", "chief"]
+
+    go(main())
+
+
+@shared
+@law("9.recovery", "7.8", "7.5")
+def test_a_process_that_was_held_for_dead_begins_no_run_below_a_manager_that_ended_meanwhile(place: Place) -> None:
+    miner = agent([say("never")], name="miner")
+
+    async def main() -> None:
+        stuck, sleeps = asyncio.Event(), asyncio.Event()
+        async with place.open() as teller, place.runtime(chief := team(miner)) as sleeper:
+            create = sleeper.store.create
+
+            async def late(new: NewRun) -> tuple[RunRow, bool]:
+                if new.parent is not None:
+                    stuck.set()
+                    await sleeps.wait()
+                return await create(new)
+
+            sleeper.store.create = late  # type: ignore[method-assign]  # the process stands still here
+            run = await sleeper.start(chief, "Go.")
+            await stuck.wait()
+            leave(sleeper.owner)  # to others it is dead
+            await teller.cancel(run.id, reason="enough")
+            await arrives(await teller.get(run.id), "cancelled")
+            sleeps.set()
+            await until(lambda: not sleeper.driving(run.id))
+            assert [row.agent for row in await teller.runs()] == ["chief"]
+            assert requests(miner) == []
 
     go(main())

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from counterfoil.core.entries import NoteEntry
-from counterfoil.core.errors import Conflict, NotFound, UsageError
+from counterfoil.core.errors import Conflict, Fenced, NotFound, UsageError
 from counterfoil.core.turn import author
 from counterfoil.store import Lease, ReportFilter, StatusChange, Store
 from counterfoil.testing import records as r
@@ -99,6 +99,20 @@ class FamilyTests(Bench):
         row = await store.run("acme", "run-1")
         assert (row.status, row.owner, row.runnable, row.epoch) == ("running", None, False, 1)
         assert await store.claim(row, r.OTHER_WORKER) is not None
+
+    @stored
+    async def test_who_drives_a_run_no_more_begins_none_below_it(self, store: Store) -> None:
+        lease = await claimed(store)
+        await child(store, "run-2", "run-1", parent_epoch=lease.epoch)
+        await store.commit(lease, [], change=LEFT)
+        await refuses(store, Fenced, child(store, "run-3", "run-1", parent_epoch=lease.epoch))
+        again = await store.claim(await store.run("acme", "run-1"), r.OTHER_WORKER)
+        assert again is not None
+        await refuses(store, Fenced, child(store, "run-3", "run-1", parent_epoch=lease.epoch))
+        await child(store, "run-3", "run-1", parent_epoch=again.epoch)
+        await store.commit(again, [r.ended()], change=StatusChange("cancelled", "cancelled"))
+        await refuses(store, Fenced, child(store, "run-4", "run-1", parent_epoch=again.epoch))
+        await refuses(store, NotFound, store.run("acme", "run-4"))
 
     @stored
     async def test_a_child_that_pauses_or_ends_makes_its_parent_runnable(self, store: Store) -> None:

@@ -13,6 +13,7 @@ from counterfoil.core.entries import Entry, TurnEntry
 from counterfoil.core.errors import Fenced, UsageError
 from counterfoil.core.limits import DEAD_AFTER
 from counterfoil.core.turn import Author
+from counterfoil.owners import still_drives
 from counterfoil.store import InteractionRow, NewRun, RunRow, StatusChange
 
 SETTLED = -1
@@ -125,6 +126,8 @@ class Run:
     )  # fmt: skip  # names alone
 
     def __init__(self, new: NewRun, log: Log, parent: Run | None = None) -> None:
+        if parent is not None and new.parent_epoch is not None:
+            still_drives(parent.row(), new.parent_epoch)
         self.new = new
         self.log = log
         self.parent = parent

@@ -12,6 +12,7 @@ from counterfoil.adapters.stores.postgres.appending import append, check, insert
 from counterfoil.adapters.stores.postgres.database import Db
 from counterfoil.adapters.stores.postgres.known import Held, Known, KnownRun, Talk, hold, named, row_of
 from counterfoil.adapters.stores.postgres.pool import Pool, fetch, fetch_one, send
+from counterfoil.adapters.stores.postgres.reading import run_row
 from counterfoil.core.approval import Approval, Choice, Decision, approval_from_json, meant, settle
 from counterfoil.core.call_entries import DecidedEntry
 from counterfoil.core.codec import GENESIS
@@ -19,7 +20,7 @@ from counterfoil.core.entries import CancelEntry, Entry, Fields, NoteEntry
 from counterfoil.core.errors import Conflict, NotFound, NotPending, StoreError
 from counterfoil.core.jsontext import JsonValue, dumps, loads
 from counterfoil.core.turn import Author, joined, participants_from_json, participants_json
-from counterfoil.owners import owner_text
+from counterfoil.owners import owner_text, still_drives
 from counterfoil.store import Lease, NewRun, OverQuota, Owner, Quota, RunRow, needs_tenant
 
 
@@ -53,6 +54,8 @@ async def _create(db: Db, known: Known, new: NewRun) -> tuple[RunRow, bool]:
     talk = _interaction_for(found, new)
     if await same.fetchone() is not None:
         raise Conflict(f"run {new.run_id} exists already")
+    if new.parent is not None and new.parent_epoch is not None:
+        still_drives(await run_row(db, tenant, new.parent), new.parent_epoch)
     thread = new.entries[0].thread_id if new.entries else None
     numbers = cast("tuple[int, int]", await next_ones.fetchone())
     run = KnownRun(numbers[1], thread, new.parent, 0 if owner is None else 1, owned=owner is not None)

@@ -16,7 +16,7 @@ from counterfoil.core.entries import CancelEntry, Entry, Fields, NoteEntry
 from counterfoil.core.errors import Conflict, NotFound, NotPending
 from counterfoil.core.jsontext import JsonValue, dumps, loads
 from counterfoil.core.turn import Author, joined, participants_from_json, participants_json
-from counterfoil.owners import owner_text
+from counterfoil.owners import owner_text, still_drives
 from counterfoil.store import Lease, NewRun, OverQuota, Owner, Quota, RunRow, needs_tenant
 
 
@@ -116,6 +116,8 @@ def _interaction_for(db: WritingConnection, new: NewRun) -> tuple[int | None, by
         raise NotFound(f"no interaction {new.interaction_id}")
     if found[1] is not None and new.parent is None:
         raise Conflict(f"interaction {new.interaction_id} has an open run; wait for its end")
+    if new.parent is not None and new.parent_epoch is not None:
+        still_drives(run_row(db, new.tenant, new.parent), new.parent_epoch)
     return found[0], found[2]
 
 
