@@ -8,8 +8,9 @@ import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import httpx2
 from counterfoil import Runtime
 from tests.floors import ROOT
 from tests.helpers import Place, content, shared, until
-from tests.marks import law
+from tests.marks import case, law
 from tests.served import NO_TLS, follow
 
 RUNS = 50
@@ -109,6 +110,68 @@ def test_clients_of_a_server_that_is_killed_in_the_middle_of_fifty_runs_end_with
                             2,
                             1,
                         ]
+        async with Runtime(place.url) as runtime:
+            await content(runtime)
+
+    asyncio.run(asyncio.wait_for(main(), PATIENCE))
+
+
+PAYMENTS = 20
+
+
+@shared
+@law("7.2", "7.5", "7.6")
+@case("R077", "R076")
+def test_decisions_that_are_on_their_way_when_a_server_is_killed_can_be_sent_again_and_pay_once(place, tmp_path):
+    answered: list[int] = []
+
+    async def decide(client: httpx2.AsyncClient, run: str, **body: str) -> None:
+        """Send it until a server has an answer."""
+        while True:
+            with suppress(httpx2.TransportError):
+                answer = await client.post(f"/v1/runs/{run}/calls/p/decision", json=body)
+                answered.append(answer.status_code)
+                return
+            await asyncio.sleep(0.05)
+
+    async def ends(client: httpx2.AsyncClient, run: str) -> dict[str, Any]:
+        """The run at its end; a person looks after a payment of which nobody knows."""
+        while (found := (await client.get(f"/v1/runs/{run}")).json())["status"] in ("running", "paused"):
+            for asked in (await client.get("/v1/approvals", params={"run": run})).json()["items"]:
+                assert asked["kind"] == "interrupted"
+                await decide(client, run, decision="record", result="Somebody looked.")
+            await asyncio.sleep(0.01)
+        return found
+
+    async def main():
+        async with a_server(place, tmp_path) as (first, port):
+            address = f"http://127.0.0.1:{port}"
+            async with httpx2.AsyncClient(base_url=address, verify=NO_TLS, timeout=PATIENCE) as client:
+                body = {"agent": "till", "prompt": "go"}
+                runs = [(await client.post("/v1/runs", json=body)).json()["runId"] for _ in range(PAYMENTS)]
+                while len((await client.get("/v1/approvals")).json()["items"]) < PAYMENTS:
+                    await asyncio.sleep(0.01)
+                few = asyncio.Semaphore(4)
+
+                async def approve(run: str) -> None:
+                    async with few:
+                        await decide(client, run, decision="approve")
+                        if len(answered) == PAYMENTS // 2:
+                            first.send_signal(signal.SIGKILL)
+
+                going = [asyncio.create_task(approve(run)) for run in runs]
+                await first.wait()
+                async with a_server(place, tmp_path, port):
+                    await asyncio.gather(*going)
+                    await asyncio.gather(*(decide(client, run, decision="approve") for run in runs))
+                    assert set(answered) == {200}
+                    found = [await ends(client, run) for run in runs]
+                    paid = Counter((tmp_path / "paid").read_text(encoding="utf-8").split())
+                    for run in found:
+                        (item,) = [i for i in run["context"]["items"] if i["kind"] == "ToolResult"]
+                        assert (run["status"], item["isError"]) == ("completed", False)
+                        known = item["author"]["type"] == "Agent"
+                        assert paid[run["runId"]] == 1 or (paid[run["runId"]] == 0 and not known)
         async with Runtime(place.url) as runtime:
             await content(runtime)
 
