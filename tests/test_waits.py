@@ -124,3 +124,21 @@ def test_who_may_decide_is_told() -> None:
     (one,) = waits_of(book.record, book.record.runs["run-1"])
     assert (one.kind, one.approvers) == ("question", ("grace",))
     assert one.to_json()["approvers"] == ["grace"]
+
+
+@law("9.pause")
+def test_a_task_that_a_person_must_allow_waits_for_that_person_first() -> None:
+    book = Book()
+    book.begin("chief")
+    book.turn(("dispatch", "{}"))
+    call_id = book.wait(0).call_id
+    left(book, children=False)
+    book.decide(0)
+    book.resume()
+    book.start(0, child="run-2")
+    left(book, children=True)
+    book.on("run-2", DIG).begin("miner", parent="run-1", call=(0, 0))
+    assert texts(book, "paused") == [
+        f"waits for a person: dispatch ({call_id})",
+        "waits for agents at work: miner",
+    ]

@@ -60,7 +60,7 @@ def waits_of(record: Record, run: RunState, before: float = math.inf) -> list[Wa
         if child is None or _works(child, before):
             agent = "" if child is None else _agent(child)
             found.append(Wait("run", child_id, agent, call.record.call_id, call.record.tool_name))
-        if child is not None:
+        if child is not None and child.parent is run:
             found += waits_of(record, child, before)
     return found
 
