@@ -40,6 +40,8 @@ if TYPE_CHECKING:
         TurnDelta,
         TurnRecorded,
     )
+    from counterfoil.core.items import ToolCallPart as ToolCallPart
+    from counterfoil.core.items import ToolResultPart as ToolResultPart
     from counterfoil.core.limits import Limits
     from counterfoil.core.outcome import (
         Cancelled,
@@ -118,6 +120,7 @@ _HOMES = {
     "NotFound NotPending ServerError StoreError ToolError UsageError",
     "core.events": "CallEnded CallProgress CallStarted CallWaiting Decided RunEnded RunPaused RunResumed RunStarted "
     "TurnDelta TurnRecorded",
+    "core.items": "ToolCallPart ToolResultPart",  # for annotations, as ToolErrorReport
     "core.limits": "Limits",
     "core.outcome": "Cancelled Denied ErrorCode Failed Rejected Skipped Succeeded ToolFailure",
     "core.policy": "Rule",

@@ -289,7 +289,8 @@ def stopped(x: Attempt, *, ended: bool) -> ToolResult:
         code = ErrorCode.LIMIT_REACHED
         failure = ToolFailure(code, "the time of the run is used up", retryable=False, origin="gateway", body="unknown")
         return seal((Text(words.limit_in_body(tool.name, ended=ended)),), Failed(failure))
-    outcome: ToolOutcome = Cancelled("the run was cancelled")
+    cancel = x.env.run.cancel
+    outcome: ToolOutcome = Cancelled(None if cancel is None else cancel.reason)
     return seal((Text(words.cancelled(tool.name, started=True, ended=ended)),), outcome)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from counterfoil.core.approval import Approval
 from counterfoil.core.events import Event
@@ -123,9 +123,20 @@ class Run:
 
     @property
     def answer(self) -> str | None:
-        """The final text, of a completed run."""
+        """The final text, of a completed run.
+
+        While a question waits in the run or below it, there is no text, and ``answer(call_id, by=…, text=…)`` answers
+        the question, as `answer_question` does.
+        """
         ended = self._state.ended
-        return ended.answer if ended else None
+        if ended is not None:
+            return ended.answer
+        asked = self._state.status == "paused" and any(
+            call.waiting is not None and call.waiting.approval.kind == "question"
+            for run in self._fold.record.runs.values()
+            for call in run.batch
+        )
+        return cast("Any", self.answer_question) if asked else None
 
     @property
     def output(self) -> JsonValue:

@@ -165,8 +165,21 @@ def only_one(name: str, roles: dict[str, str | None], role: str) -> str | None:
 
 @functools.lru_cache(maxsize=1024)
 def dynamic_caller(fn: Callable[..., Any]) -> Callable[[Any, dict[str, Any]], Any]:
-    """How a dynamic tool's body takes (context, arguments): by two parameters, by one, or by ``**kwargs``."""
+    """How a dynamic tool's body takes (context, arguments).
+
+    By two parameters, the context first unless the second is annotated as such; by one; or by ``**kwargs``, behind the
+    context where a parameter is annotated so.
+    """
     parameters = list(inspect.signature(fn).parameters.values())
+    context = next((p.name for p in parameters if _says_context(p.annotation)), None)
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return lambda _, arguments: fn(**arguments)
-    return fn if len(parameters) >= 2 else (lambda _, arguments: fn(arguments))  # noqa: PLR2004  # context and arguments
+        return lambda ctx, arguments: fn(**arguments) if context is None else fn(**{**arguments, context: ctx})
+    if len(parameters) < 2:  # noqa: PLR2004  # context and arguments
+        return (lambda _, arguments: fn(arguments)) if context is None else (lambda ctx, _: fn(ctx))
+    return (lambda ctx, arguments: fn(arguments, ctx)) if context == parameters[1].name else fn
+
+
+def _says_context(annotation: Any) -> bool:
+    """Whether an annotation, postponed or not, is ToolContext, of whatever deps."""
+    said = annotation if isinstance(annotation, str) else getattr(get_origin(annotation) or annotation, "__name__", "")
+    return said.partition("[")[0].rpartition(".")[2] == "ToolContext"

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from counterfoil import Agent, Limits, NotFound, NotPending, ToolContext, tool
+from counterfoil import Agent, Cancelled, Limits, NotFound, NotPending, ToolContext, tool
 from counterfoil.core.errors import ModelError
 from counterfoil.model import ModelTurn
 from counterfoil.testing import FrozenEffects, call, say
@@ -42,6 +42,7 @@ def test_a_body_that_obeys_is_cancelled_and_what_had_ended_keeps_its_result(plac
             assert outcomes(run) == {"done": "Succeeded", "w": "Cancelled", "x": "Cancelled"}
             assert await run.errors() == []
             assert run.results[1].cancelled
+            assert [part.result.outcome for part in run.results[1:]] == [Cancelled("stop it")] * 2
             assert run.results[1].started_at is not None
             follow = agent([say("all paired")], name="follow")
             after = await (await runtime.start(follow, "and now?", interaction=run.interaction_id)).wait()

@@ -109,6 +109,18 @@ async def dynamic_async_generator(arguments: dict[str, Any]) -> AsyncIterator[st
     yield arguments["word"]
 
 
+def dynamic_with_a_context(context: Any, arguments: dict[str, Any]) -> str:
+    return f"read {arguments['word']}" if context.attempt else ""
+
+
+def dynamic_with_a_context_behind(arguments: dict[str, Any], context: ToolContext[Any]) -> str:
+    return dynamic_with_a_context(context, arguments)
+
+
+def dynamic_by_name_with_a_context(context: ToolContext, **given: Any) -> str:
+    return dynamic_with_a_context(context, given)
+
+
 BODIES = {
     "sync": sync,
     "async": asynchronous,
@@ -126,6 +138,9 @@ BODIES = {
     "dynamic sync": Tool("reader", "Reads.", WORD, dynamic_sync),
     "dynamic generator": Tool("reader", "Reads.", WORD, dynamic_generator),
     "dynamic async generator": Tool("reader", "Reads.", WORD, dynamic_async_generator),
+    "dynamic with a context": Tool("reader", "Reads.", WORD, dynamic_with_a_context),
+    "dynamic with a context behind": Tool("reader", "Reads.", WORD, dynamic_with_a_context_behind),
+    "dynamic by name with a context": Tool("reader", "Reads.", WORD, dynamic_by_name_with_a_context),
     "dynamic by name": Tool("reader", "Reads.", WORD, lambda **given: f"read {given['word']}"),
 }
 

@@ -274,6 +274,7 @@ def test_a_recording_from_a_file_of_messages_of_one_run_or_of_many(tmp_path: Pat
         ('"fine"\n{', "line 2 is no JSON"),
         ("[7]", "item 1 is int"),
         ('[{"content": 7}]', "item 1: content is int"),
+        ('["Fine.", {"text": "Fine."}]', "item 2 has none of content, tool_calls, stop, usage; got text"),
         ('[{"stop": "never"}]', "item 1: stop is 'never'; expected one of end, calls"),
         ('[{"usage": {"tokens": 1}}]', "item 1: usage does not fit"),
         ('[{"tool_calls": {}}, {"tool_calls": 1}]', "item 2: tool_calls is int"),

@@ -300,13 +300,16 @@ def _summary(turn: _Played | TurnFunction) -> str:
 # ----------------------------------------------------------------------------------------------- files
 
 
+_OF_A_TURN = ("content", "tool_calls", "stop", "usage")
+
+
 def open_scripted(spec: str, **settings: Any) -> ScriptedModel:
     """The model ``scripted:FILE``.
 
     The file is a JSON array of turns, or JSON Lines with a turn a line. A turn is a string (what the model
     says) or an object ``{"content": str or null, "tool_calls": [{"id", "name", "arguments" or
     "arguments_raw"}], "stop", "usage": {"input_tokens", "output_tokens", "cached_tokens", "cost"}}`` in which
-    every field may be absent.
+    every field may be absent, though not all.
 
     Args:
         spec: ``scripted:FILE`` or the file alone.
@@ -316,7 +319,11 @@ def open_scripted(spec: str, **settings: Any) -> ScriptedModel:
         DefinitionError: the file cannot be read or holds something else; the message names the place.
     """
     path = Path(spec.removeprefix("scripted:"))
-    turns = [say(value) if isinstance(value, str) else turn_of(value, place) for value, place in read_values(path)]
+    turns: list[Turn] = []
+    for value, place in read_values(path):
+        if isinstance(value, dict) and not value.keys() & {*_OF_A_TURN}:
+            raise DefinitionError(f"{place} has none of {', '.join(_OF_A_TURN)}; got {', '.join(value) or 'nothing'}")
+        turns.append(say(value) if isinstance(value, str) else turn_of(value, place))
     return ScriptedModel(turns, **settings)
 
 
