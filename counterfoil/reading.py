@@ -6,6 +6,7 @@ import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from datetime import datetime
+from pathlib import Path
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakValueDictionary
@@ -251,9 +252,18 @@ class Reading:
         return follow(self, row, trail, after, to_end=to_end)
 
     async def verify(
-        self, head: Sequence[Head] | None = None, progress: Callable[[int], None] | None = None
+        self, head: str | Path | Sequence[Head] | None = None, progress: Callable[[int], None] | None = None
     ) -> Verification:
-        """Prove the laws of the contract on the whole store."""
+        """Prove the laws of the contract on the whole store.
+
+        Args:
+            head: the ``head`` of an earlier answer, kept elsewhere, or a file that holds it: what is gone since, or
+                is something else, is found out.
+            progress: told how many entries were read.
+
+        Raises:
+            UsageError: the head cannot be read, was changed or is not whole.
+        """
         from counterfoil.verify import verify  # the laws are a tenth of the package; few programs check them
 
         self._check()

@@ -35,12 +35,17 @@ class Verification:
     erased: int
     """Contents and texts kept apart that retention has erased; their digests still count."""
     heads: list[Head]
-    """Where each interaction ended when it was read: keep it elsewhere, as `format_head` writes it."""
+    """Where each interaction ended when it was read."""
 
     @property
     def ok(self) -> bool:
         """Nothing is wrong."""
         return not self.problems
+
+    @property
+    def head(self) -> str:
+        """The heads as text to keep elsewhere, see `format_head`: what a later `verify` compares with."""
+        return format_head(self.heads)
 
     def to_json(self) -> dict[str, JsonValue]:
         """What was found by field, in camelCase; hashes as hex."""
@@ -59,7 +64,7 @@ class Verification:
 
 
 async def verify(
-    store: Store, *, head: Sequence[Head] | None = None, progress: Callable[[int], None] | None = None
+    store: Store, *, head: str | Path | Sequence[Head] | None = None, progress: Callable[[int], None] | None = None
 ) -> Verification:
     """Read the whole store, of all tenants, and prove the laws on it.
 
@@ -68,15 +73,17 @@ async def verify(
 
     Args:
         store: an open store.
-        head: what was on record once (see `parse_head`): a store that holds less now, or something else, has
-            lost entries. One that has grown since is well.
+        head: what was on record once, also as text or a file (see `parse_head`): a store that holds less now, or
+            something else, has lost entries. One that has grown since is well.
         progress: called with the number of entries read so far, now and then, and at the end.
 
     Raises:
         StoreError: the store cannot be read.
+        UsageError: the head cannot be read.
     """
     # The tips first: whatever is written while we read comes after them.
-    checker = Checker([*(head or ()), *await store.heads()])
+    known = parse_head(head) if isinstance(head, (str, Path)) else head or ()
+    checker = Checker([*known, *await store.heads()])
     problems: list[Problem] = []
     counts = checker.counts
     async for row in store.rows():

@@ -168,6 +168,7 @@ def test_a_worker_goes_on_with_what_was_decided() -> None:
 def test_the_first_decision_counts_an_equal_repeat_is_acknowledged_a_different_one_is_a_conflict() -> None:
     run = run_of("desk")
     (approval,) = type_("approvals", "--json").data
+    assert approval["requestedAt"].endswith("0Z"), "as the HTTP API writes it"
     assert approval["effectiveInput"] == {"order_id": "W100", "cents": 500}
     assert type_("approve", run, "pay-1", "--by", "grace", "--digest", approval["digest"]).code == 0
     assert type_("approve", run, "pay").code == 0
@@ -325,7 +326,7 @@ def test_a_large_result_is_given_whole_or_in_part() -> None:
 def test_watch_with_json_gives_the_events_as_one_array() -> None:
     run_of("hello")
     events = type_("watch", "last", "--json").data
-    assert [event["event"] for event in events] == ["RunStarted", "TurnRecorded", "RunEnded"]
+    assert [event["type"] for event in events] == ["RunStarted", "TurnRecorded", "RunEnded"]
     assert events[1]["usage"]["inputTokens"] == 0
 
 
@@ -378,6 +379,16 @@ def test_reading_never_makes_a_store(folder: Path) -> None:
 
 
 # -------------------------------------------------------------------------------------------- checking
+
+
+def test_the_schema_of_a_store_is_brought_up_to_date_by_hand_and_of_a_file_by_whoever_opens_it(folder: Path) -> None:
+    assert type_("db", "upgrade").code == 5, "there is no store"
+    run_of("hello")
+    with sqlite3.connect(folder / "shop.db") as db:
+        (newest,) = db.execute("PRAGMA user_version").fetchone()
+    db.close()
+    assert type_("db", "upgrade", "--json").data == {"before": newest, "now": newest}
+    assert "already" in type_("db", "upgrade").out
 
 
 def test_verify_proves_a_store_and_finds_what_was_changed(folder: Path) -> None:

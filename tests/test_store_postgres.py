@@ -553,6 +553,27 @@ def sql(url, statement):
         return cursor.fetchall() if cursor.description else []
 
 
+def test_an_older_schema_is_left_alone_until_it_is_upgraded(url):
+    using(url, claimed)
+    newest = migrations()[-1][0]
+    for column in ("participants", "created_at"):  # what the third migration brought
+        sql(url, f"ALTER TABLE interactions DROP COLUMN {column}")
+    sql(url, "DROP INDEX interactions_newest")
+    sql(url, "UPDATE counterfoil_schema SET version = 2")
+    with pytest.raises(StoreError, match=rf"schema 2, this program needs {newest}.*counterfoil db upgrade"):
+        using(url, intact)
+    assert sql(url, "SELECT version FROM counterfoil_schema") == [(2,)]
+    assert asyncio.run(open_store(url).upgrade()) == (2, newest)
+    assert asyncio.run(open_store(url).upgrade()) == (newest, newest)
+    using(url, intact)
+
+
+def test_an_upgrade_makes_the_tables_where_there_are_none(url):
+    assert asyncio.run(open_store(url).upgrade()) == (0, migrations()[-1][0])
+    using(url, claimed)
+    using(url, intact)
+
+
 def test_a_newer_schema_is_refused_and_left_alone(url):
     using(url, claimed)
     sql(url, "UPDATE counterfoil_schema SET version = 999")

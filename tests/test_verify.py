@@ -201,7 +201,7 @@ def written(path: Path, *runs: "Write | Entry") -> list[Head]:
     return asyncio.run(main())
 
 
-def verified(path: Path, head: list[Head] | None = None) -> Verification:
+def verified(path: Path, head: str | list[Head] | None = None) -> Verification:
     async def main() -> Verification:
         async with opened(SqliteStore(str(path))) as store:
             return await verify(store, head=head)
@@ -317,6 +317,8 @@ def test_a_dropped_tail_is_named_against_a_head_kept_elsewhere(path: Path) -> No
         db.execute("DELETE FROM entries WHERE place > ?", (FIRST + 7,))
     assert verified(path).ok  # what is left is whole: the run goes on, as far as it can tell
     assert named(verified(path, parse_head(format_head(head)))) == [("dropped-tail", 7)]
+    assert named(verified(path, format_head(head))) == [("dropped-tail", 7)]
+    assert verified(path, verified(path).head).ok
 
 
 @law("11.head")

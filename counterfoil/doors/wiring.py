@@ -9,11 +9,11 @@ import importlib.util
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import unquote
 
 from counterfoil.agent import Agent
@@ -24,8 +24,7 @@ from counterfoil.doors import machine
 from counterfoil.doors.machine import Check
 from counterfoil.registry import TARGETS, resolve
 from counterfoil.runtime import Runtime
-from counterfoil.store import Head, Quota
-from counterfoil.verify import format_head, parse_head
+from counterfoil.store import Quota
 
 __all__ = [
     "DEFAULT_STORE",
@@ -38,13 +37,12 @@ __all__ = [
     "needs_store",
     "open_runtime",
     "open_worker",
-    "read_head",
     "server_setting",
     "settings",
     "shown",
     "store_setting",
     "store_url",
-    "write_head",
+    "upgrade_store",
 ]
 
 STORE_VARIABLE: Final = "COUNTERFOIL_STORE"
@@ -142,6 +140,16 @@ def _file_of(url: str) -> Path | None:
     head, separator, rest = url.partition(":///")
     path = unquote(rest.partition("?")[0])
     return Path(path) if head == "sqlite" and separator and path and "\x00" not in path else None
+
+
+async def upgrade_store(setting: Setting) -> tuple[int, int]:
+    """Bring the schema of a store up to date; its version before and now.
+
+    Raises:
+        StoreError: it cannot be, or not by this program.
+    """
+    upgraded: tuple[int, int] = await cast("Any", Runtime(setting.value).store).upgrade()
+    return upgraded
 
 
 def needs_store(setting: Setting) -> None:
@@ -270,20 +278,6 @@ def post_errors(runtime: Runtime, url: str) -> Callable[[], object]:
 
 
 # --------------------------------------------------------------------------------- heads kept elsewhere
-
-
-def read_head(text: str) -> list[Head]:
-    """The heads in a file or in the text itself.
-
-    Raises:
-        UsageError: it is no head, or not whole.
-    """
-    return parse_head(text)
-
-
-def write_head(heads: Iterable[Head]) -> str:
-    """The heads as text to keep elsewhere."""
-    return format_head(heads)
 
 
 # ---------------------------------------------------------------------------------------- the machine

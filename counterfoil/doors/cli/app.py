@@ -41,5 +41,6 @@ for part in (
     commands_transcripts,
 ):
     app.add_typer(part.app)
+app.add_typer(commands_check.db, name="db")
 app.add_typer(commands_keys.app, name="keys")
 app.add_typer(commands_policy.app, name="policy")

@@ -23,6 +23,7 @@ from counterfoil.doors.cli.view import counted, print_table
 __all__ = ["app"]
 
 app = typer.Typer()
+db = typer.Typer(help="Look after the database of the record.", no_args_is_help=True)
 
 
 class _Verify(TyperCommand):
@@ -39,6 +40,21 @@ class _Verify(TyperCommand):
             else args
         )
         return super().parse_args(ctx, args)
+
+
+@command(db)
+async def upgrade(session: Session) -> int:
+    """Bring the store's schema up to date.
+
+    End the older programs that have it open first. A file of SQLite is brought up to date by whoever opens it.
+    """
+    wiring.needs_store(session.store)
+    before, now = await wiring.upgrade_store(session.store)
+    if session.json:
+        session.out.data({"before": before, "now": now})
+    else:
+        session.out.say(f"the schema was {before} and is {now}" if before != now else f"the schema is {now} already")
+    return Code.DONE
 
 
 @command(app, cls=_Verify)
@@ -60,15 +76,14 @@ async def verify(
     Of all tenants. A record proves itself only against a head that is kept elsewhere.
     """
     out = session.out
-    heads = None if head is None else wiring.read_head(sys.stdin.read() if head == "-" else head)
     async with session.reader() as runtime:
         with _progress(session) as progress:
-            found = await runtime.verify(head=heads, progress=progress)
+            found = await runtime.verify(sys.stdin.read() if head == "-" else head, progress)
     if out.json:
-        out.data({**found.to_json(), "head": wiring.write_head(found.heads)})
+        out.data({**found.to_json(), "head": found.head})
         return Code.DONE if found.ok else Code.FAILED
     if print_head:
-        out.raw(wiring.write_head(found.heads))
+        out.raw(found.head)
     console = out.notes if print_head else out.console
     if found.problems:
         print_table(
@@ -81,7 +96,7 @@ async def verify(
         )
     verdict = "✓ ok" if found.ok else f"✗ {counted(len(found.problems), 'problem')}"
     console.print(Text(f"{verdict}: {_counts(found)}", style="green" if found.ok else "red"))
-    if heads is None and not print_head:
+    if head is None and not print_head:
         out.note("not compared with a head kept elsewhere; verify --head prints one", style="dim")
     return Code.DONE if found.ok else Code.FAILED
 

@@ -12,6 +12,7 @@ from counterfoil.core.errors import Conflict
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.result import ToolResult
 from counterfoil.core.turn import date_json
+from counterfoil.core.wire_live import approval_json
 from counterfoil.doors import wiring
 from counterfoil.doors.cli.ages import ago
 from counterfoil.doors.cli.common import FilesOption, RunArgument, Session, command, find_call, find_run, prompt_with
@@ -62,7 +63,7 @@ async def approvals(
         found = None if run is None else await find_run(session, runtime, run)
         waiting = await runtime.approvals(found.id if found else None, tenant=session.tenant)
     if session.json:
-        session.out.data([approval.to_json() for approval in waiting])
+        session.out.data([approval_json(approval) for approval in waiting])
     elif not waiting:
         session.out.note("nothing waits for a person")
     else:
@@ -205,7 +206,7 @@ async def _decided(session: Session, run: str, call: str | None, *, spec: str | 
         if spec is None:
             await found.refresh()
             if session.json:
-                session.out.data({"decision": word, "approval": approval.to_json()})
+                session.out.data({"decision": word, "approval": approval_json(approval)})
             else:
                 here = "a worker with its agent goes on: counterfoil work MODULE"
                 session.out.note(here if session.server is None else "the server goes on with it", style="dim")
@@ -214,7 +215,7 @@ async def _decided(session: Session, run: str, call: str | None, *, spec: str | 
         code = await drive(session, runtime, driven, yes=False, terminal=terminal, follower=follower)
         await print_end(session, driven, spec)
         if session.json:
-            session.out.data({"decision": word, "approval": approval.to_json(), "run": of_run(driven)})
+            session.out.data({"decision": word, "approval": approval_json(approval), "run": of_run(driven)})
         return code
 
 

@@ -9,7 +9,7 @@ from rich.text import Text
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.report import ReportGroup, ToolErrorReport, store_error
 from counterfoil.core.turn import date_json, moment
-from counterfoil.core.wire_live import group_json
+from counterfoil.core.wire_live import group_json, report_json
 from counterfoil.doors.cli.ages import ago
 from counterfoil.doors.cli.common import RunArgument, Session, command, find_run
 from counterfoil.doors.cli.errors import Code, Stop
@@ -136,7 +136,7 @@ async def errors(
             return _print_groups(session, await runtime.error_groups(found.id if found else None, **where))
         reports = await runtime.errors(found.id if found else None, **where)
     if session.json:
-        session.out.data([{**report.to_json(), "at": date_json(report.at)} for report in reports])
+        session.out.data([report_json(report) for report in reports])
     elif not reports:
         session.out.note("no reports")
     elif found is not None:

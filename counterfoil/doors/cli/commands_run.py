@@ -2,19 +2,13 @@
 
 import asyncio
 from contextlib import nullcontext
-from dataclasses import fields, is_dataclass
-from datetime import datetime
 from typing import Annotated
 
 import typer
 
 from counterfoil.agent import Agent
-from counterfoil.core.approval import Approval
 from counterfoil.core.call import Caller
-from counterfoil.core.events import Event
-from counterfoil.core.items import ToolResultPart
-from counterfoil.core.jsontext import JsonValue, normal
-from counterfoil.core.turn import date_json
+from counterfoil.core.wire_live import event_json
 from counterfoil.doors import wiring
 from counterfoil.doors.cli.common import FilesOption, RunArgument, Session, command, find_run, prompt_with
 from counterfoil.doors.cli.errors import Code, Stop, code_of_status
@@ -136,32 +130,6 @@ async def watch(session: Session, run: RunArgument) -> int:
         await found.refresh()
         await print_end(session, found, "MODULE:AGENT")
         return code_of_status(found.status)
-
-
-def event_json(event: Event) -> dict[str, JsonValue]:
-    """An event by field, in camelCase, its kind under ``event``."""
-    out: dict[str, JsonValue] = {"event": type(event).__name__}
-    return {**out, **_fields(event)}
-
-
-def _fields(record: object) -> dict[str, JsonValue]:
-    out: dict[str, JsonValue] = {}
-    for item in fields(record):  # type: ignore[arg-type]  # events and what they hold are dataclasses
-        first, *rest = item.name.split("_")
-        out[first + "".join(word.title() for word in rest)] = _value(getattr(record, item.name))
-    return out
-
-
-def _value(value: object) -> JsonValue:
-    if isinstance(value, datetime):
-        return date_json(value)
-    if isinstance(value, (Approval, ToolResultPart)):
-        return value.to_json()
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    if is_dataclass(value) and not isinstance(value, type):
-        return _fields(value)
-    return normal(value)
 
 
 def _agent(session: Session, spec: str) -> Agent | str:

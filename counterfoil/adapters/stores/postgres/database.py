@@ -144,15 +144,32 @@ async def connect(conninfo: str, schema: str, place: str) -> Db:
     return db
 
 
-async def migrate(db: Db, schema: str, place: str) -> None:
+async def prepare(db: Db, schema: str, place: str) -> None:
+    """Make the tables where there are none. What an older program may have open is migrated by hand (decision 10).
+
+    Raises:
+        StoreError: the schema is another program's, or one of another version of this.
+    """
+    version, newest = await _version(db, schema, place), migrations()[-1][0]
+    if version == 0:
+        await migrate(db, schema, place)
+    elif version < newest:
+        raise StoreError(
+            f"{place} has schema {version}, this program needs {newest}; end the older programs that have it open, "
+            "then run `counterfoil db upgrade --store URL`"
+        )
+
+
+async def migrate(db: Db, schema: str, place: str) -> tuple[int, int]:
     """Bring the schema up to date: each migration once, whoever else tries at the same time.
+
+    Returns:
+        Its version before and now.
 
     Raises:
         StoreError: it is another program's, or a newer one's.
     """
     newest = migrations()[-1][0]
-    if await _version(db, schema, place) == newest:
-        return
     await db.execute("BEGIN")
     try:
         await db.execute("SELECT pg_advisory_xact_lock($1)", (_MIGRATING,))
@@ -169,6 +186,7 @@ async def migrate(db: Db, schema: str, place: str) -> None:
                 await db.execute(text.encode())
                 await db.execute("UPDATE counterfoil_schema SET version = $1", (number,))
         await db.execute("COMMIT")
+        return version, newest
     except BaseException:
         if not db.closed:
             await db.execute("ROLLBACK")

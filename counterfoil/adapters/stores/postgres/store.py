@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 import psycopg
 
 from counterfoil.adapters.stores.postgres import appending, changing, due, keys, living, reading
-from counterfoil.adapters.stores.postgres.database import Db, migrate
+from counterfoil.adapters.stores.postgres.database import Db, migrate, prepare
 from counterfoil.adapters.stores.postgres.known import Known
 from counterfoil.adapters.stores.postgres.pool import Pool
 from counterfoil.core.approval import Approval, Decision
@@ -95,11 +95,19 @@ class PostgresStore:
         pool = self._pool_here()
         try:
             async with pool.connection() as db:
-                await migrate(db, self.schema, self.place)
+                await prepare(db, self.schema, self.place)
         except BaseException:
             pool.abandon()
             raise
         self._is_open = True
+
+    async def upgrade(self) -> tuple[int, int]:
+        """Bring the schema of a store that is not open up to date; its version before and now. Raises StoreError."""
+        try:
+            async with self._pool_here().connection() as db:
+                return await migrate(db, self.schema, self.place)
+        finally:
+            await self.close()
 
     async def close(self) -> None:
         """See `Store.close`. What waits to be written is written first."""

@@ -7,6 +7,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from importlib.resources import files
 from pathlib import Path
 from typing import TypeVar
@@ -125,6 +126,15 @@ def _check(db: sqlite3.Connection, path: str) -> int:
             f"{path} has schema {version}, this program knows {newest} at most; install a newer counterfoil"
         )
     return version
+
+
+def version_of(path: str) -> int:
+    """The version of a file's schema, 0 where it is empty. Raises StoreError, as `connect`."""
+    try:
+        with closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as db:
+            return _check(db, path)
+    except sqlite3.Error as error:
+        raise explain(error, path) from error
 
 
 def migrate(db: sqlite3.Connection, path: str) -> None:

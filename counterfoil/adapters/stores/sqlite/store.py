@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 from sqlite3 import Connection
 from urllib.parse import parse_qsl, unquote
 
 from counterfoil.adapters.stores.sqlite import appending, changing, due, keys, living, reading
-from counterfoil.adapters.stores.sqlite.database import SYNCHRONOUS, connect
+from counterfoil.adapters.stores.sqlite.database import SYNCHRONOUS, connect, migrations, version_of
 from counterfoil.adapters.stores.sqlite.known import WritingConnection
 from counterfoil.adapters.stores.sqlite.worker import Worker, Writer
 from counterfoil.core.approval import Approval, Decision
@@ -89,6 +90,13 @@ class SqliteStore:
             await writer.close()
             raise
         self._writer, self._reader = writer, reader
+
+    async def upgrade(self) -> tuple[int, int]:
+        """Bring the schema of a store that is not open up to date, as `open` does; its version before and now."""
+        before = await asyncio.to_thread(version_of, self.path)
+        await self.open()
+        await self.close()
+        return before, migrations()[-1][0]
 
     async def close(self) -> None:
         """See `Store.close`. What waits to be written is written first."""
