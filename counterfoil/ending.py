@@ -289,9 +289,8 @@ def stopped(x: Attempt, *, ended: bool) -> ToolResult:
         code = ErrorCode.LIMIT_REACHED
         failure = ToolFailure(code, "the time of the run is used up", retryable=False, origin="gateway", body="unknown")
         return seal((Text(words.limit_in_body(tool.name, ended=ended)),), Failed(failure))
-    cancel = x.env.run.cancel
-    outcome: ToolOutcome = Cancelled(None if cancel is None else cancel.reason)
-    return seal((Text(words.cancelled(tool.name, started=True, ended=ended)),), outcome)
+    why = x.env.run.cancel.reason if x.env.run.cancel else None
+    return seal((Text(words.cancelled(tool.name, started=True, ended=ended)),), Cancelled(why))
 
 
 async def _after_guards(x: Attempt, result: ToolResult) -> tuple[ToolResult, JsonValue, BaseException | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from counterfoil.core.approval import Approval
 from counterfoil.core.events import Event
@@ -72,6 +72,16 @@ class Runs(Protocol):
         """Events as they come."""
 
 
+class _Asked(str):
+    """What `Run.answer` is while a question waits: no text yet, and what answers the question."""
+
+    __slots__ = ("run",)
+    run: Run
+
+    def __call__(self, call_id: str, *, by: str | None = None, text: str, **options: Any) -> Awaitable[Approval]:
+        return self.run.answer_question(call_id, by=by, text=text, **options)
+
+
 class Run:
     """A run. Its attributes are as of the last `wait`, `refresh` or event; a run driven here is always current."""
 
@@ -125,8 +135,8 @@ class Run:
     def answer(self) -> str | None:
         """The final text, of a completed run.
 
-        While a question waits in the run or below it, there is no text, and ``answer(call_id, by=…, text=…)`` answers
-        the question, as `answer_question` does.
+        While a question waits in the run or below it, it is an empty text, and ``answer(call_id, by=…, text=…)``
+        answers the question, as `answer_question` does.
         """
         ended = self._state.ended
         if ended is not None:
@@ -136,7 +146,11 @@ class Run:
             for run in self._fold.record.runs.values()
             for call in run.batch
         )
-        return cast("Any", self.answer_question) if asked else None
+        if not asked:
+            return None
+        answer = _Asked()
+        answer.run = self
+        return answer
 
     @property
     def output(self) -> JsonValue:

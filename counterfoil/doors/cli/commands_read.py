@@ -61,9 +61,9 @@ async def show(
             session.out.console.print()
             if one != found.id:
                 session.out.console.print(Text(f"child run {one}", style="bold"))
-            for row in without_answer(of) if one == found.id and found.answer is not None else of:
+            for row in without_answer(of) if one == found.id and found.answer else of:
                 session.out.console.print(row_lines(row, full=full))
-        if found.answer is not None:
+        if found.answer:
             session.out.console.print()
             session.out.say(found.answer)
     return Code.DONE

@@ -110,7 +110,7 @@ class Follower:
         """What can be shown and was not yet."""
         rows = await self.runtime.timeline(self.run.id, thread=..., tenant=self.run.tenant)
         rows = rows_of(rows, self.run.id)
-        if self.run.answer is not None:
+        if self.run.answer:
             rows = without_answer(rows)
         elif rows and rows[-1].kind == "turn":
             rows = rows[:-1]  # it may be the answer
@@ -281,7 +281,7 @@ def json_object(text: str) -> dict[str, JsonValue]:
 async def print_end(session: Session, run: Run, spec: str) -> None:
     """The answer; or, of a paused run, what to type next."""
     out, flags = session.out, session.store_flags()
-    if run.answer is not None:
+    if run.answer:
         if not out.json:
             out.console.print()
             out.console.print(Text(block(run.answer)))
