@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import jsonschema_rs
 import pytest
 
 from counterfoil import Caller, Runtime
@@ -53,7 +54,7 @@ def pays():
 
 @asynccontextmanager
 async def with_key(http: Served, **fields: Any) -> AsyncIterator[httpx2.AsyncClient]:
-    token, _ = await create_key(http.runtime, "grace", **{"scopes": SCOPES, **fields})
+    token, _ = await create_key(http.runtime, **{"user": "grace", "scopes": SCOPES, **fields})
     headers = {"Authorization": f"Bearer {token}"}
     async with httpx2.AsyncClient(base_url=http.client.base_url, headers=headers, verify=NO_TLS) as client:
         yield client
@@ -64,9 +65,24 @@ class Seen:
 
     def __init__(self, http: Served) -> None:
         self.http = http
-        self.paths = http.app.openapi()["paths"]
+        made = http.app.openapi()
+        self.paths, self.components = made["paths"], made["components"]
         self.wanted = {(m.upper(), p, s) for p, ms in self.paths.items() for m, o in ms.items() for s in o["responses"]}
         self.seen: set[tuple[str, str, str]] = set()
+        self.problems: dict[tuple[str, str], set[str]] = {}
+        """Kinds of problems that are documented of an operation and did not come yet."""
+        for method, path, status in self.wanted:
+            told = self.paths[path][method.lower()]["responses"][status].get("content", {}).get(PROBLEM, {})
+            self.problems.setdefault((method, path), set()).update(told.get("examples", {}))
+        self.validators: dict[tuple[str, str, str], Any] = {}
+
+    def conforms(self, place: tuple[str, str, str], schema: dict[str, Any], body: Any) -> None:
+        """An answer has the form that is documented, which a program is made from."""
+        if place not in self.validators:
+            whole = {**schema, "components": self.components}
+            self.validators[place] = jsonschema_rs.validator_for(whole, validate_formats=True)
+        faults = [f"{e.instance_path}: {e.message}" for e in self.validators[place].iter_errors(body)]
+        assert not faults, (place, faults)
 
     async def ask(self, client: httpx2.AsyncClient, method: str, path: str, ids: dict[str, Any], **options: Any) -> Any:
         async with client.stream(method, path.format(**ids), **options) as answer:
@@ -81,6 +97,9 @@ class Seen:
             name = told["type"].removeprefix(PREFIX)
             assert name in said["content"][PROBLEM]["examples"], (method, path, told)
             assert (KINDS[name].status, KINDS[name].title) == (answer.status_code, told["title"])
+            self.problems[method, path].discard(name)
+        if kind in (PROBLEM, "application/json"):
+            self.conforms((method, path, str(answer.status_code)), said["content"][kind]["schema"], answer.json())
         self.seen.add((method, path, str(answer.status_code)))
         return answer
 
@@ -147,12 +166,19 @@ async def here_and_there(seen: Seen, ids: dict[str, Any]) -> None:
         for asked in ("bytes=0-1", "bytes=99999999-"):
             await seen.ask(all_, "GET", f"{run}/tool-results/{{sequence}}", ids, headers={"Range": asked})
         await seen.ask(all_, "POST", f"{run}/messages", ids, json=BODIES[f"{run}/messages"])
+        async with with_key(http, user="eve") as eve:
+            await seen.ask(eve, "POST", decision, ids, json={"decision": "approve"})
+        here = http.runtime.agents.pop("desk")
+        await seen.ask(all_, "POST", decision, ids, json={"decision": "approve", "input": {"n": 1}})
+        http.runtime.agents["desk"] = here
         for body in ({"decision": "approve", "input": {"n": "x"}}, {"decision": "approve"}, {"decision": "reject"}):
             await seen.ask(all_, "POST", decision, ids, json=body)
         await seen.ask(all_, "POST", decision, {**ids, "call_id": "f"}, json={"decision": "approve"})
         await (await http.runtime.get(ids["run_id"])).wait()
         await seen.ask(all_, "GET", f"{run}/events", ids)
-        await seen.ask(all_, "GET", f"{run}/events", ids, headers={"Last-Event-ID": "9999"})
+        tip = (await seen.ask(all_, "GET", f"{run}/context", ids)).json()["tip"]
+        for last in (tip, tip + 1):
+            await seen.ask(all_, "GET", f"{run}/events", ids, headers={"Last-Event-ID": str(last)})
         await seen.ask(all_, "POST", f"{run}/cancel", ids, json={})
         done = await http.runtime.start("desk", "go", interaction=ids["interaction_id"])
         await done.cancel()
@@ -188,6 +214,7 @@ def test_every_documented_answer_can_be_reached_and_no_other_comes(caplog):
                         body = {"json": BODIES[path]} if method == "POST" else {}
                         await seen.ask(client, method, path, ids, **body)
             assert seen.wanted - seen.seen == set()
+            assert {place: kinds for place, kinds in seen.problems.items() if kinds} == {}
 
     go(main())
 
