@@ -110,9 +110,16 @@ def test_an_agent_is_at_work_while_it_does_more_than_to_wait() -> None:
     book.on("run-4", f"dispatch:{MINER}:run-4").begin("miner", parent="run-3", call=(0, 0))
     assert at_work() == ["miner"]
     book.end(answer="Dug.")
+    assert at_work() == ["smith"]  # its answer is there, and it goes on with it
+    book.on("run-3", HEAT).result(0)
+    book.end(answer="Hot.")
     assert at_work() == []
     book.on("run-2", DIG).decide(0)
     assert at_work() == ["miner"]  # decided: it goes on
+    assert texts(book, "call") == [
+        "dispatch waits for miner, which is at work",
+        "dispatch waits for smith, which is completed",
+    ]
 
 
 def test_who_may_decide_is_told() -> None:

@@ -16,6 +16,7 @@ from counterfoil.core.outcome import Cancelled, Denied, ErrorCode, Failed, Rejec
 from counterfoil.core.parts import call_part
 from counterfoil.core.record import CallState
 from counterfoil.core.shorten import clip
+from counterfoil.core.states import OPEN
 from counterfoil.core.waits import Wait
 
 LINE = 200
@@ -172,7 +173,7 @@ def waits_text(waits: Sequence[Wait], run_id: str) -> str:
 
 def child_text(tool_name: str, agent: str, status: str, waits: str) -> str:
     """Where a call stands that waits for a run of another agent; ``waits`` is what that run waits for, in words."""
-    at_work = "is at work" if status == "running" else f"is {status}"
+    at_work = "is at work" if status in OPEN else f"is {status}"
     return one_line(f"{tool_name} waits for {agent}, which {f'waits for {waits}' if waits else at_work}")
 
 

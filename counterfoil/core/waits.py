@@ -57,7 +57,7 @@ def waits_of(record: Record, run: RunState, before: float = math.inf) -> list[Wa
         if child_id is None:
             continue
         child = record.runs.get(child_id)
-        if child is None or _works(child, before):
+        if child is None or _works(record, child, before):
             agent = "" if child is None else _agent(child)
             found.append(Wait("run", child_id, agent, call.record.call_id, call.record.tool_name))
         if child is not None and child.parent is run:
@@ -86,14 +86,22 @@ def _asked(run: RunState, before: float) -> list[WaitingEntry]:
     return [entry for call_id, entry in waiting.items() if call_id in still]
 
 
-def _works(run: RunState, before: float) -> bool:
-    """It has not ended, and does more than to wait for people and for runs below it."""
-    ends = [e for e in run.log if e.entry < before and isinstance(e, EndedEntry | ResumedEntry)]
-    if ends and isinstance(ends[-1], EndedEntry):
+def _works(record: Record, run: RunState, before: float) -> bool:
+    """It has not ended, and does more than to wait for people and for runs below it that have not ended."""
+    if _ended(run, before):
         return False
-    asked = {entry.call_id for entry in _asked(run, before)}
+    waiting = {entry.call_id for entry in _asked(run, before)}
     calls = _open(run, before)
-    return not calls or any(_child(c, before) is None and c.record.call_id not in asked for c in calls)
+    for call in calls:
+        child_id = _child(call, before)
+        if child_id is not None and not (child_id in record.runs and _ended(record.runs[child_id], before)):
+            waiting.add(call.record.call_id)
+    return len(waiting) < max(len(calls), 1)
+
+
+def _ended(run: RunState, before: float) -> bool:
+    ends = [e for e in run.log if e.entry < before and isinstance(e, EndedEntry | ResumedEntry)]
+    return bool(ends) and isinstance(ends[-1], EndedEntry)
 
 
 def _agent(run: RunState) -> str:
