@@ -14,7 +14,7 @@ import pytest
 import yaml
 from typer.main import get_command
 
-from counterfoil import Runtime
+from counterfoil import Limits, Runtime
 from counterfoil.doors.cli.app import app
 from counterfoil.doors.cli.commands_serve import GRACE_SECONDS
 from tests.floors import ROOT
@@ -102,7 +102,10 @@ def test_what_is_copied_is_there_and_let_into_the_build():
 
 def test_bodies_have_their_grace_before_they_are_killed():
     for name in ("server", "worker"):
-        assert int(COMPOSE["services"][name]["stop_grace_period"].removesuffix("s")) > GRACE_SECONDS
+        requests, traces, webhook = 5, 10, 10
+        most = GRACE_SECONDS + Limits().cancel_grace + requests + traces + webhook
+        assert int(COMPOSE["services"][name]["stop_grace_period"].removesuffix("s")) > most
+        assert COMPOSE["services"][name]["restart"] == "unless-stopped"  # it ends with 0 when the machine does
         assert COMPOSE["services"][name]["depends_on"]["db"]["condition"] == "service_healthy"
     assert json.loads(steps("ENTRYPOINT")[0]) == ["counterfoil"]
     assert json.loads(steps("CMD")[-1]) == ["serve"]
