@@ -32,7 +32,7 @@ from counterfoil.core.errors import Conflict, DefinitionError, NotAllowed, Serve
 from counterfoil.doors.http import create_key
 from counterfoil.doors.http.live import frame
 from counterfoil.testing import call, say
-from tests.helpers import Gate, Place, agent, broken, counted, fine, go
+from tests.helpers import Gate, Place, agent, arrives, broken, counted, fine, go
 from tests.served import served
 from tests.test_docs import ROOT, blocks
 
@@ -211,6 +211,32 @@ def test_a_start_goes_on_with_an_interaction_within_its_limits_and_a_key_starts_
                 await client.start("desk", "other", key="k")
             with pytest.raises(NotFound):
                 await client.start("desk", "more", interaction="nothing")
+
+    go(main())
+
+
+def test_a_team_is_read_as_the_runtime_reads_it():
+    pay, _ = counted("pay", needs_approval=True)
+    miner = agent([call("pay", id="p"), say("Paid.")], pay, name="miner")
+    chief = agent([call("dispatch", agent="miner", task="Pay.", id="d"), say("Done.")], name="chief", manages=[miner])
+
+    async def main():
+        async with client_of(Runtime(agents=[chief])) as (client, http):
+            run = await arrives(await http.runtime.start("chief", "go"), "paused")
+            info = await client.get(run.id)
+            (wait,) = info.waits_for
+            assert (info.waits_for, wait.agent, wait.call_id, info.waiting) == (run.waits_for, "miner", "p", 1)
+            child = await client.get(wait.run_id)
+            assert (child.parent_run_id, info.parent_run_id) == (run.id, None)
+            assert [one.id async for one in client.runs()] == [child.id, run.id]
+            assert [one.id async for one in client.runs(roots=True)] == [run.id]
+            thread = child.data["threadId"]
+            assert await client.timeline(run.id) == await http.runtime.timeline(run.id, thread=...)
+            for name in ("main", thread):
+                assert await client.timeline(run.id, thread=name) == await http.runtime.timeline(run.id, thread=name)
+                assert {item["threadId"] for item in await client.items(run.id, thread=name)} == {
+                    None if name == "main" else name
+                }
 
     go(main())
 
