@@ -348,10 +348,10 @@ class Docket:
 
     async def _cancel(self, call: CallState, known: Ready | Asks | None) -> None:
         why, began = cast("str", self.drive.stopping), self.env.effects.clock()
-        if why != "cancel":
-            await self.settle(call, out_of_budget(call, known, why), began)
-            return
         ended = not self.may_run(call.index)
+        if why != "cancel":
+            await self.settle(call, out_of_budget(call, known, why, ended=ended), began)
+            return
         text = words.cancelled(call.record.tool_name, started=call.start is not None, ended=ended)
         refused = Refused(seal((Text(text),), Cancelled(self._why())), author="Agent")
         await self.settle(call, refused, began)

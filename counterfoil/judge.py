@@ -244,8 +244,15 @@ def over_budget(env: Env, call: CallState) -> str | None:
     return spent(env.run, limits) if counted else None
 
 
-def out_of_budget(call: CallState, known: Ready | Asks | None, why: str) -> Refused:
-    """A call that is open when a budget of the run is used up; ``known``: what was judged of it."""
+def out_of_budget(call: CallState, known: Ready | Asks | None, why: str, *, ended: bool) -> Refused:
+    """A call that is open when a budget of the run is used up.
+
+    Args:
+        call: the call.
+        known: what was judged of it.
+        why: the budget.
+        ended: nothing of it runs any more, neither an earlier attempt nor a run that it waited for.
+    """
     name = call.record.tool_name
     parsed = known.effective if known is not None else None
     before = known.parsed if known is not None else None
@@ -255,9 +262,10 @@ def out_of_budget(call: CallState, known: Ready | Asks | None, why: str) -> Refu
         before = None if parsed == before else before
     if call.start is None:
         return fail(ErrorCode.LIMIT_REACHED, name, limit=why, message=why, parsed=parsed, before=before)
-    # An attempt of it ran, and another one was to come.
+    # An attempt of it ran and another one was to come, or another run did.
     failure = ToolFailure(ErrorCode.LIMIT_REACHED, why, retryable=False, origin="gateway", body="unknown")
-    return refuse(Failed(failure), words.limit_in_body(name), parsed=call.start.effective, before=call.start.parsed)
+    text = words.limit_in_body(name, ended=ended)
+    return refuse(Failed(failure), text, parsed=call.start.effective, before=call.start.parsed)
 
 
 def lock_of(tool: Tool, arguments: dict[str, Any]) -> str | None:

@@ -72,15 +72,16 @@ def agents() -> list[Agent]:
     """The agents of these tests."""
     tools = [pay, hang, locked, keep]
     hanger = Agent("hanger", model=ScriptedModel([[call("hang", id="h")], say("done")]), tools=tools)
+    payer = Agent(
+        "payer", model=ScriptedModel([[call("pay", n=1, id="a"), call("pay", n=2, id="b")], say("done")]), tools=tools
+    )
     waits = [call("dispatch", agent="hanger", task="Hang.", id="d")]
+    both = [call("dispatch", agent=one, task="Go.", id=f"{one[0]}0") for one in ("hanger", "payer")]
     return [
-        Agent(
-            "payer",
-            model=ScriptedModel([[call("pay", n=1, id="a"), call("pay", n=2, id="b")], say("done")]),
-            tools=tools,
-        ),
+        payer,
         hanger,
         Agent("foreman", model=ScriptedModel([waits, say("done")]), manages=[hanger]),
+        Agent("boss", model=ScriptedModel([both, say("done")]), manages=[hanger, payer]),
         Agent(
             "teller",
             model=ScriptedModel([[call("locked", till="x", n=i) for i in range(6)], say("done")]),
