@@ -75,7 +75,10 @@ class _Log:
         if isinstance(entry, TurnEntry):
             self._step = entry.step
         elif isinstance(entry, StartEntry | WaitingEntry | ResultEntry):
-            self._came_so_far.add((entry.step, entry.index))
+            key = entry.step, entry.index
+            # What was decided then goes on by itself, and the cancel may have come after that.
+            if type(entry) is not WaitingEntry or all((d.step, d.index) != key for d in self._script.decisions):
+                self._came_so_far.add(key)
 
     async def commit(self, lease: Lease, entries: Sequence[Entry], **settings: Any) -> int:
         """See `Store.commit`; what came from outside then comes after the same calls."""

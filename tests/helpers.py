@@ -24,8 +24,6 @@ both = pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"])
 """The test runs on every store."""
 shared = pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 """The test runs on every store that several processes may have open."""
-shared = pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-"""The test runs on every store that several processes may have open."""
 
 
 class Place:

@@ -195,6 +195,23 @@ def test_a_cancel_comes_when_as_many_calls_had_ended_as_then() -> None:
     go(main())
 
 
+def test_a_cancel_comes_after_the_start_of_a_call_that_was_approved() -> None:
+    gate = Gate()
+    desk = agent([[call("work", at="w", id="w")], say("Never.")], gate.tool(needs_approval=True))
+
+    async def main() -> None:
+        async with Runtime(agents=[desk]) as runtime:
+            run = await (await runtime.start(desk, "Go on")).wait()
+            await run.approve("w", by="grace")
+            await gate.began("w")
+            await run.cancel()
+            await run.wait()
+            assert "while work ran" in run.results[0].result.model_output
+            assert (await again(runtime, run)).differences == ()
+
+    go(main())
+
+
 def test_a_call_that_was_cancelled_while_it_waited_for_a_lock_did_not_run() -> None:
     gate = Gate()
     hold = gate.tool("hold", lock="the lock")
