@@ -175,7 +175,7 @@ class Driving(Deciding):
         if drive.head.parent is not None and (run.status != "running" or run.left):
             self.kick(fold.tenant, drive.head.parent)
         if run.status == "paused" or run.left:
-            expiry = next_expiry(run, fold.record.runs)
+            expiry = next_expiry(run, None if run.left else fold.record.runs)
             if expiry is not None:
                 self._kick_at(fold, micros(expiry))
         elif timer := self._timers.pop(fold.run_id, None):

@@ -10,7 +10,8 @@ from pydantic import BaseModel
 
 from counterfoil import ErrorCode, Limits, Run, ToolResult, tool
 from counterfoil.core.errors import Conflict, ModelError, NotPending, UsageError
-from counterfoil.core.turn import Usage
+from counterfoil.core.states import pause_of
+from counterfoil.core.turn import Usage, moment
 from counterfoil.model import ModelTurn
 from counterfoil.testing import FrozenEffects, call, say
 from tests.helpers import (
@@ -26,6 +27,7 @@ from tests.helpers import (
     requests,
 )
 from tests.marks import case, law
+from tests.records import Book
 
 
 @tool(ends_run=True)
@@ -689,3 +691,21 @@ def test_an_interaction_has_one_open_run(place):
             assert sequences == sorted(set(sequences))
 
     go(main())
+
+
+@law("9.pause", "7.1")
+def test_a_run_left_to_runs_at_work_is_woken_by_them_and_not_by_their_approvals():
+    book = Book()
+    book.begin("chief")
+    book.turn(("dispatch", "{}"), ("pay", "{}"))
+    book.start(0, child="run-2")
+    first, later = book.at + 60_000_000, book.at + 120_000_000
+    book.wait(1, expires_at=moment(later))
+    book.on("run-2", "dispatch:x:run-2").begin("miner", parent="run-1", call=(0, 0))
+    book.turn(("blast", "{}"))
+    book.wait(0, expires_at=moment(first))
+    book.pause()
+    run, runs = book.record.runs["run-1"], book.record.runs
+    assert pause_of(run, runs, moment(first - 1)) == (False, first)
+    # Now the child has something to do. To look again and again whether it has done it would be of no use.
+    assert pause_of(run, runs, moment(first)) == (True, later)

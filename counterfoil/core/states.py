@@ -111,10 +111,10 @@ def pause_of(run: RunState, runs: Mapping[str, RunState], now: datetime) -> tupl
 
     Returns:
         Whether it waits for runs that are at work, and not for people alone; when it must be looked at again though
-        nobody decided, in microseconds since 1970.
+        nobody decided, in microseconds since 1970. A run at work wakes it by itself, when it ends or pauses.
     """
     children = any(call.child is not None for call in run.batch) and not waits_for_people(run, runs, now)
-    expiry = next_expiry(run, runs)
+    expiry = next_expiry(run, None if children else runs)
     return children, None if expiry is None else micros(expiry)
 
 
