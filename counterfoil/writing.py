@@ -164,11 +164,11 @@ class Writing:
         try:
             answer = observer(event)
             if inspect.isawaitable(answer):
-                self._aside(_observed(answer))
+                self._aside(_observed(answer, event))
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException:  # an observer changes nothing
-            log.exception("%s failed", "on_body" if isinstance(event, BodyBegins) else "on_event")
+            log.exception("%s failed", _place(event))
 
     def tell_progress(self, call: CallState, text: str, done: float | None, total: float | None) -> None:
         """Hand progress to whoever listens."""
@@ -180,10 +180,14 @@ class Writing:
         self.hub.tell(self.run.run_id, event)
 
 
-async def _observed(answer: Any) -> None:
+def _place(event: object) -> str:
+    return "on_body" if isinstance(event, BodyBegins) else "on_event"
+
+
+async def _observed(answer: Any, event: object) -> None:
     try:
         await answer
     except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
         raise
     except BaseException:  # an observer changes nothing
-        log.exception("on_event failed")
+        log.exception("%s failed", _place(event))

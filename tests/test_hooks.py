@@ -3,12 +3,13 @@
 import asyncio
 import dataclasses
 import logging
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
 
 from counterfoil import Agent, Caller, Change, Hooks, Run, Runtime, Skip, tool
-from counterfoil.hooks import AfterCall, AfterModel, BeforeCall, BeforeModel, join_hooks
+from counterfoil.hooks import AfterCall, AfterModel, BeforeCall, BeforeModel, BodyBegins, join_hooks
 from counterfoil.testing import ScriptedModel, call, say
 from tests.boundary import go
 from tests.marks import case
@@ -102,12 +103,38 @@ async def raises_later(_: object) -> None:
     raise LookupError("no screen")
 
 
+@pytest.mark.parametrize("place", ["on_event", "on_body"])
 @pytest.mark.parametrize("observer", [raises, raises_later])
-def test_an_observer_of_events_that_raises_is_logged_and_changes_nothing(observer, caplog):
+def test_an_observer_that_raises_is_logged_and_changes_nothing(observer, place, caplog):
     with caplog.at_level(logging.ERROR, "counterfoil"):
-        run, _ = run_with(Hooks(on_event=observer))
-    assert "on_event failed" in caplog.text
+        run, _ = run_with(Hooks(**{place: observer}))
+    assert f"{place} failed" in caplog.text
     assert (run.status, run.answer) == ("completed", "done")
+
+
+def test_a_body_and_no_other_has_what_an_observer_sets_in_context_variables():
+    key: ContextVar[str] = ContextVar("key", default="none")
+
+    @tool
+    async def inside() -> str:
+        return key.get()
+
+    @tool
+    def in_a_thread() -> str:
+        return key.get()
+
+    @tool
+    async def untold() -> str:
+        return key.get()
+
+    def tells(begins: BodyBegins) -> None:
+        if begins.tool is not untold:
+            key.set(f"{begins.call_id} {begins.attempt} {begins.where.index} {begins.caller.user}")
+
+    turn = [call("inside", id="a"), call("in_a_thread", id="b"), call("untold", id="c")]
+    seen = go([inside, in_a_thread, untold], turn, hooks=[Hooks(on_body=tells)], caller=Caller(user="ada"))
+    assert [part.output for part in seen.run.results] == ["a 1 0 ada", "b 1 1 ada", "none"]
+    assert key.get() == "none"
 
 
 def test_observers_see_every_event_that_is_on_record_in_order():
