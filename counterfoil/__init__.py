@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from counterfoil.core.errors import NotAllowed as NotAllowed
     from counterfoil.core.errors import ServerError as ServerError
     from counterfoil.core.errors import StoreError as StoreError
+    from counterfoil.core.errors import UnknownAgent as UnknownAgent
     from counterfoil.core.errors import UsageError as UsageError
     from counterfoil.core.events import (
         CallEnded,
@@ -117,7 +118,7 @@ _HOMES = {
     "core.call": "Caller",
     "core.content": "Audio File Image Json Link Text",
     "core.errors": "Conflict CounterfoilError DecisionConflict DefinitionError InvalidInput ModelError NotAllowed "
-    "NotFound NotPending ServerError StoreError ToolError UsageError",
+    "NotFound NotPending ServerError StoreError ToolError UnknownAgent UsageError",
     "core.events": "CallEnded CallProgress CallStarted CallWaiting Decided RunEnded RunPaused RunResumed RunStarted "
     "TurnDelta TurnRecorded",
     "core.items": "ToolCallPart ToolResultPart",  # for annotations, as ToolErrorReport

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
+from uuid import UUID, uuid5
 
 from counterfoil.core.approval import Approval, Decision
+from counterfoil.core.content import block_to_json
 from counterfoil.core.entries import CancelEntry, NoteEntry, QueuedEntry, ResumedEntry
-from counterfoil.core.errors import Conflict, Fenced, NotFound, NotPending, UsageError
-from counterfoil.core.jsontext import JsonValue, clean_text
+from counterfoil.core.errors import Conflict, Fenced, NotFound, NotPending, UnknownAgent, UsageError
+from counterfoil.core.jsontext import JsonValue, clean_text, dumps
 from counterfoil.core.limits import DEFAULT_LIMITS, Limits
 from counterfoil.core.media import Prompt, prompt_of
 from counterfoil.core.outcome import Failed, Succeeded
@@ -18,13 +21,24 @@ from counterfoil.core.record import Record
 from counterfoil.core.result import ToolResult
 from counterfoil.core.states import OPEN
 from counterfoil.core.threads import family
+from counterfoil.core.turn import Author, AuthorType, author, joined, participants_json
 from counterfoil.decide import check_edit
 from counterfoil.dispatch import Dispatch
 from counterfoil.heart import Heart
 from counterfoil.loop import Drive
 from counterfoil.reading import Reading
 from counterfoil.run import Fold, Run, Runs
-from counterfoil.store import Lease, Owner, RunRow
+from counterfoil.store import InteractionRow, Lease, Owner, RunRow
+
+NAMED = 20
+"""Agents that an error names, at most."""
+_KEYED = UUID("0b6a3c52-9c1e-5f0f-8b57-6f8a5c0f9a11")
+"""Ours; the id of an interaction that is begun with a key is derived from it, so that a repeat meets the first."""
+
+
+def digest_of(request: JsonValue) -> str:
+    """What tells two requests with one idempotency key apart."""
+    return hashlib.sha256(dumps(request)).hexdigest()
 
 
 class Deciding(Reading):
@@ -203,21 +217,84 @@ class Deciding(Reading):
             await self.take_up(await self.store.run(tenant, run_id), force=True)
             await self.dispatch.forget(row)
 
-    async def send(self, run_id: str, text: Prompt, *, by: str | None = None, tenant: str = "default") -> bool:
+    async def _must_be_known(self, agent: str) -> None:
+        """Refuse an agent that nobody has; one whose workers have been away for no longer than a while is known yet.
+
+        Where no process that lives has any agent, nothing is known, and what is started waits for one.
+
+        Raises:
+            UnknownAgent
+        """
+        names = sorted({*self.agents, *await self.store.agents()})
+        if agent in names or not (self.agents or (names and await self._somebody_works())):
+            return
+        there = ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
+        raise UnknownAgent(f"there is no agent {agent!r:.80}, here or at a worker; there are: {there}", names)
+
+    async def _somebody_works(self) -> bool:
+        return any([await self.store.lives(one.owner, self.owner) for one in await self.store.workers()])
+
+    async def open_interaction(
+        self, participants: Iterable[Author | tuple[AuthorType, str]] = (), *, interaction: str | None = None,
+        key: str | None = None, by: str | None = None, tenant: str = "default",
+    ) -> InteractionRow:  # fmt: skip  # two rows
+        """Begin a conversation before its first run.
+
+        Args:
+            participants: who takes part, such as ``("Human", "ada")``; whoever a run brings in comes to them.
+            interaction: its id; None: a new one.
+            key: a repeat with the same key and request gives the first one.
+            by: who begins it; part of the request.
+            tenant: whose.
+
+        Raises:
+            Conflict: there is an interaction of this id, or the key was used for another request.
+        """
+        self._check()
+        who = joined((), (one if isinstance(one, Author) else author(*one, tenant) for one in participants))
+        digest = None
+        if key is not None:
+            digest = digest_of([participants_json(who), interaction, by])
+            interaction = interaction or str(uuid5(_KEYED, f"{tenant}\x00{clean_text(key)}"))
+        interaction, at = interaction or self.effects.new_id(), self.effects.now()
+        try:
+            if await self.store.open_interaction(tenant, interaction, who, at, digest):
+                return InteractionRow(interaction, tenant, at, who, None)
+        except Conflict:
+            if key is None:
+                raise
+            raise Conflict("this key was used for another interaction; take another key") from None
+        return await self.store.interaction(tenant, interaction)
+
+    async def send(
+        self, run_id: str, text: Prompt, *, by: str | None = None, key: str | None = None, tenant: str = "default"
+    ) -> bool:
         """Queue a message for a run: text, or a list of texts, images, sounds and files.
+
+        Args:
+            run_id: the run.
+            text: what the model reads.
+            by: who says it.
+            key: a repeat with the same key and message is not queued again.
+            tenant: whose run it is.
 
         Returns:
             True: the run is open and reads it when its batch is complete. False: the run has ended; the message waits
             for the next run of the interaction.
 
         Raises:
-            TypeError, ValueError: no model could read it. NotFound
+            TypeError, ValueError: no model could read it.
+            NotFound
+            Conflict: the key was used for another message.
         """
         self._check()
         said, blocks = prompt_of(text)
         author = clean_text(by or "user")
         entry = QueuedEntry(run_id=run_id, at=self.effects.now(), text=said, blocks=blocks, author_name=author)
-        row = await self.store.post(tenant, run_id, entry)
+        request = None
+        if key is not None:
+            request = clean_text(key), digest_of([[block_to_json(b) for b in blocks] or said, by])
+        row = await self.store.post(tenant, run_id, entry, request)
         if run_id in self._drives:
             self._drives[run_id].notify()
         return row.status in OPEN

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,12 +25,14 @@ class Heart:
         store: where.
         owner: for whom.
         every: seconds between two beats.
+        agents: those that it has, by name; they may become more.
     """
 
-    def __init__(self, store: Store, owner: Owner, every: float) -> None:
+    def __init__(self, store: Store, owner: Owner, every: float, agents: Mapping[str, object]) -> None:
         self._store = store
         self._owner = owner
         self._every = every
+        self._agents = agents
         self._task: asyncio.Task[None] | None = None
         self._first: asyncio.Task[bool] | None = None
 
@@ -53,7 +56,7 @@ class Heart:
 
     async def _beat(self) -> bool:
         try:
-            await self._store.beat(self._owner, self._every)
+            await self._store.beat(self._owner, self._every, list(self._agents))
         except Exception:  # a full disk or a server that starts anew must not end it
             log.warning("no sign of life could be left; it is tried again", exc_info=True)
             return False

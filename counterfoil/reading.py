@@ -118,6 +118,13 @@ class Reading:
             tenant, status=status, agent=agent, interaction_id=interaction, limit=limit, before=before, roots=roots
         )
 
+    async def nobody_has(self, agent: str) -> str | None:
+        """Why a run of an agent waits whatever it waits for: no process that lives has it. None: one has."""
+        self._check()
+        if agent in self.agents or (await self.store.agents()).get(agent):
+            return None
+        return f"no process has agent {agent!r} now: the run waits until one that has it is started, or for a cancel"
+
     async def interaction(self, interaction_id: str, *, tenant: str = "default") -> InteractionRow:
         """A conversation and who takes part in it. Raises NotFound."""
         self._check()

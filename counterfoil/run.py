@@ -62,8 +62,11 @@ class Runs(Protocol):
     def cancel(self, run_id: str, *, reason: str | None, by: str | None, tenant: str) -> Awaitable[None]:
         """End a run."""
 
-    def send(self, run_id: str, text: Prompt, *, by: str | None, tenant: str) -> Awaitable[bool]:
+    def send(self, run_id: str, text: Prompt, *, by: str | None, key: str | None, tenant: str) -> Awaitable[bool]:
         """Queue a message."""
+
+    def nobody_has(self, agent: str) -> Awaitable[str | None]:
+        """Why a run of an agent waits."""
 
     def errors(self, run_id: str, *, tenant: str, limit: int) -> Awaitable[list[ToolErrorReport]]:
         """Error reports."""
@@ -244,9 +247,14 @@ class Run:
         """See `Runtime.cancel`."""
         await self._runtime.cancel(self.id, reason=reason, by=by, tenant=self.tenant)
 
-    async def send(self, text: Prompt, *, by: str | None = None) -> bool:
+    async def send(self, text: Prompt, *, by: str | None = None, key: str | None = None) -> bool:
         """See `Runtime.send`."""
-        return await self._runtime.send(self.id, text, by=by, tenant=self.tenant)
+        return await self._runtime.send(self.id, text, by=by, key=key, tenant=self.tenant)
+
+    async def hint(self) -> str | None:
+        """Why it waits though nothing of its own holds it up: no process has its agent now. None: it does not."""
+        waits = self.status == "running" or (self.status == "paused" and not self.waits_for)
+        return await self._runtime.nobody_has(self.agent) if waits else None
 
     async def errors(self) -> list[ToolErrorReport]:
         """The error reports of its failed calls, newest first."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import hashlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
@@ -25,7 +24,8 @@ from counterfoil.core.jsontext import JsonValue, clean_text, dumps
 from counterfoil.core.limits import HEARTBEAT, PROCESS_CONCURRENCY, Limits
 from counterfoil.core.media import Prompt, prompt_of
 from counterfoil.core.record import Record
-from counterfoil.core.turn import Author, AuthorType, author, joined
+from counterfoil.core.turn import author
+from counterfoil.deciding import digest_of
 from counterfoil.dispatch import Dispatch
 from counterfoil.driving import Driving
 from counterfoil.effects import REAL, Effects
@@ -37,7 +37,7 @@ from counterfoil.loop import Drive
 from counterfoil.owners import leave, this_process
 from counterfoil.registry import resolve
 from counterfoil.run import Fold, Run
-from counterfoil.store import InteractionRow, Lease, NewRun, Quota, Store
+from counterfoil.store import Lease, NewRun, Quota, Store
 from counterfoil.sweep import POLL_SECONDS, Sweep
 
 log = logging.getLogger("counterfoil")
@@ -209,7 +209,7 @@ class Runtime(Driving):
 
     def _ready(self) -> None:
         self.owner = this_process(self.effects.new_id(), self.host)
-        self.heart = Heart(self.store, self.owner, self.heartbeat)
+        self.heart = Heart(self.store, self.owner, self.heartbeat, self.agents)
         self.locks = Locks(self.store, self.owner, functools.partial(leave, self.owner))
         self._open = True
 
@@ -247,7 +247,7 @@ class Runtime(Driving):
         """Put a run on record and begin to drive it.
 
         Args:
-            agent: its name, or the Agent; one that is not registered here is left for a worker that has it.
+            agent: its name, or the Agent; one that another process has is left for it.
             prompt: the first message: text, or a list of texts, images, sounds and files.
             caller: on whose behalf.
             limits: budgets of this run; None: the agent's, else those of the Runtime.
@@ -261,6 +261,7 @@ class Runtime(Driving):
 
         Raises:
             TypeError, ValueError: no model could read the prompt; the text says what is wrong.
+            UnknownAgent: other agents are known, here or at workers, and none of this name.
             NotFound: the interaction does not exist for this tenant.
             Conflict: it has an open run, or the key was used for another request.
         """
@@ -273,6 +274,8 @@ class Runtime(Driving):
             raise ValueError(f"approvals must be 'any-order' or 'one-by-one', got {approvals!r}")
         text, blocks = prompt_of(prompt)
         known = self.agents.get(name)
+        if known is None:
+            await self._must_be_known(name)
         caller = caller or DEFAULT_CALLER
         now, run_id = self.effects.now(), self.effects.new_id()
         first: list[Entry] = [
@@ -283,7 +286,7 @@ class Runtime(Driving):
             MessageEntry(run_id=run_id, at=now, text=text, blocks=blocks, author_name=caller.user or "user"),
         ]  # fmt: skip  # a row for each entry
         later = None if not_before is None else int(not_before.timestamp() * 1_000_000)
-        digest = None if key is None else _digest([
+        digest = None if key is None else digest_of([
             name, [block_to_json(b) for b in blocks] or text, interaction, caller.user, pool, priority, later,
             approvals, on_disconnect, None if limits is None else limits.to_json(),
         ])  # fmt: skip  # two rows
@@ -291,26 +294,6 @@ class Runtime(Driving):
             caller.tenant, run_id, first, known, interaction=interaction, key=key, key_digest=digest, pool=pool,
             priority=priority, later=later,
         )  # fmt: skip  # two rows
-
-    async def open_interaction(
-        self, participants: Iterable[Author | tuple[AuthorType, str]] = (), *, interaction: str | None = None,
-        tenant: str = "default",
-    ) -> InteractionRow:  # fmt: skip  # two rows
-        """Begin a conversation before its first run.
-
-        Args:
-            participants: who takes part, such as ``("Human", "ada")``; whoever a run brings in comes to them.
-            interaction: its id; None: a new one.
-            tenant: whose.
-
-        Raises:
-            Conflict: there is an interaction of this id.
-        """
-        self._check()
-        who = joined((), (one if isinstance(one, Author) else author(*one, tenant) for one in participants))
-        interaction, at = interaction or self.effects.new_id(), self.effects.now()
-        await self.store.open_interaction(tenant, interaction, who, at)
-        return InteractionRow(interaction, tenant, at, who, None)
 
     async def _create(
         self, tenant: str, run_id: str, first: list[Entry], known: Any, *, interaction: str | None = None,
@@ -370,12 +353,17 @@ class Runtime(Driving):
 
         Returns:
             The run, ended or paused; its one result is ``run.results[0]``.
+
+        Raises:
+            UnknownAgent: as `start`.
         """
         if not isinstance(agent, str):
             self.register(agent)
             self._begin_to_sweep()
         name = agent if isinstance(agent, str) else agent.name
         known = self.agents.get(name)
+        if known is None:
+            await self._must_be_known(name)
         offered = known is not None and tool in known.tool_map
         caller, now, run_id = caller or DEFAULT_CALLER, self.effects.now(), self.effects.new_id()
         raw = dumps(input).decode()
@@ -385,7 +373,7 @@ class Runtime(Driving):
             RunEntry(run_id=run_id, at=now, agent=name, caller=caller, limits=budget, direct=True),
             TurnEntry(run_id=run_id, at=now, step=0, text="", calls=(record,), stop="calls", model="direct"),
         ]
-        digest = None if key is None else _digest([name, tool, input, caller.user])
+        digest = None if key is None else digest_of([name, tool, input, caller.user])
         run = await self._create(caller.tenant, run_id, first, known, key=key, key_digest=digest)
         return await run.wait()
 
@@ -394,7 +382,3 @@ async def _end(*tasks: asyncio.Task[None] | None) -> None:
     """Tell tasks to end, and wait for that."""
     ending = [task for task in tasks if task is not None and task.cancel()]
     await asyncio.gather(*ending, return_exceptions=True)
-
-
-def _digest(value: JsonValue) -> str:
-    return hashlib.sha256(dumps(value)).hexdigest()

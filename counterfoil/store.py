@@ -11,12 +11,12 @@ A write by a run's driver names its lease; when another worker has claimed the r
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from counterfoil.core.approval import Approval, Decision
 from counterfoil.core.entries import Entry
-from counterfoil.core.errors import UsageError
+from counterfoil.core.errors import Conflict, UsageError
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.keys import ApiKey
 from counterfoil.core.limits import HEARTBEAT
@@ -311,6 +311,23 @@ def needs_tenant(tenant: str) -> None:
         raise UsageError(f"every read and write of the record needs a tenant, got {tenant!r}")
 
 
+def sent_before(row: RunRow, digest: str, first: str, status: str) -> RunRow:
+    """What `Store.post` gives for a key that was used before.
+
+    Args:
+        row: the run's as it is now.
+        digest: of the request that came.
+        first: of the first one with the key.
+        status: of the run then.
+
+    Raises:
+        Conflict: they are two requests.
+    """
+    if digest != first:
+        raise Conflict("this key was used for another message; take another key")
+    return replace(row, status=status)
+
+
 class CommitsNow(Protocol):
     """What a store may have beside `Store`: a commit that need not wait saves a driver two coroutines."""
 
@@ -343,8 +360,24 @@ class Store(Protocol):
             Fenced: another worker drives its parent than ``parent_epoch`` says, or nobody does.
         """
 
-    async def open_interaction(self, tenant: str, interaction_id: str, participants: Sequence[Author], at: int) -> None:
-        """Begin an interaction before its first run; ``at``: microseconds since 1970. Raises Conflict: it exists."""
+    async def open_interaction(
+        self, tenant: str, interaction_id: str, participants: Sequence[Author], at: int, digest: str | None = None
+    ) -> bool:
+        """Begin an interaction before its first run.
+
+        Args:
+            tenant: whose.
+            interaction_id: its id.
+            participants: who takes part from the beginning.
+            at: microseconds since 1970.
+            digest: of the request that begins it, where that had a key.
+
+        Returns:
+            True; or False where the interaction exists and was begun with this digest.
+
+        Raises:
+            Conflict: it exists, and no digest says that it was begun by this very request.
+        """
 
     async def interaction(self, tenant: str, interaction_id: str) -> InteractionRow:
         """The interaction's row. Raises NotFound."""
@@ -405,12 +438,24 @@ class Store(Protocol):
             NotFound
         """
 
-    async def post(self, tenant: str, run_id: str, entry: Entry) -> RunRow:
+    async def post(self, tenant: str, run_id: str, entry: Entry, request: tuple[str, str] | None = None) -> RunRow:
         """Append an entry by somebody who does not drive the run (a message, a cancel) and make it runnable.
 
         A CancelEntry closes the run's open approvals; on a run that has ended it appends nothing. Any other entry
-        leaves such a run as it is, and a note any run. The runs above it become runnable too. Returns the row as it
-        was before. Raises NotFound.
+        leaves such a run as it is, and a note any run. The runs above it become runnable too.
+
+        Args:
+            tenant: whose run it is.
+            run_id: the run.
+            entry: what is appended.
+            request: an idempotency key and a digest; what was posted to this run with both is not posted again.
+
+        Returns:
+            The row as it was before; its status as it was when the entry came first.
+
+        Raises:
+            NotFound
+            Conflict: the key was used with another digest.
         """
 
     async def decide(self, tenant: str, run_id: str, call_id: str, decision: Decision) -> tuple[Approval, bool]:
@@ -442,10 +487,22 @@ class Store(Protocol):
     async def unlock(self, tenant: str, name: str, owner: Owner) -> None:
         """Give a lock back; nothing when this owner does not have it."""
 
-    async def beat(self, owner: Owner, every: float = HEARTBEAT) -> None:
+    async def beat(self, owner: Owner, every: float = HEARTBEAT, agents: Sequence[str] = ()) -> None:
         """Put on record that the owner lives, in the database's time, and that it will say so again in ``every`` s.
 
         Forgets whoever has been silent for `FORGET_SECONDS`.
+
+        Args:
+            owner: who.
+            every: seconds.
+            agents: the names of those that it has, each once.
+        """
+
+    async def agents(self) -> dict[str, bool]:
+        """Agents that an owner has said it has, by name; whether one of those that have it lives.
+
+        An owner that left counts until its next sign of life would have been too late. A name is forgotten
+        `FORGET_SECONDS` later.
         """
 
     async def leave(self, owner: Owner) -> None:
@@ -497,8 +554,8 @@ class Store(Protocol):
     async def posted(self, owner: Owner) -> list[str]:
         """Ids of the runs that the owner drives and that somebody else has written to since it claimed them."""
 
-    async def counts(self, agents: Sequence[str], pool: str = "default") -> Counts:
-        """Unfinished runs of these agents in this pool, of all tenants. For a worker, never a reader."""
+    async def counts(self, agents: Sequence[str], pool: str = "default", tenant: str | None = None) -> Counts:
+        """Unfinished runs of these agents in this pool, of a tenant; None: of all, for a worker, never a reader."""
 
     async def to_erase(self, agents: Sequence[str], at: int, limit: int) -> list[tuple[str, str]]:
         """Runs of these agents that ended before a time and were not erased since, the oldest first.

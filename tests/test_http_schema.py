@@ -155,6 +155,8 @@ async def here_and_there(seen: Seen, ids: dict[str, Any]) -> None:
             other = {"participants": [{"type": "Human", "name": "x"}], "agent": "desk", "prompt": "other"}
             changed = {name: other[name] for name in BODIES[path]}
             await seen.ask(all_, "POST", path, ids, json=changed, **key)
+        for path in ("/v1/runs", talk):
+            await seen.ask(all_, "POST", path, ids, json={"agent": "dekc", "prompt": "go"})
         await seen.ask(all_, "POST", talk, ids, json=BODIES[talk])
         for path, operations in seen.paths.items():
             if "get" in operations and not path.endswith("/events"):
@@ -163,9 +165,11 @@ async def here_and_there(seen: Seen, ids: dict[str, Any]) -> None:
             await seen.ask(all_, "GET", path, ids, params={name: "nothing"})
         tag = (await seen.ask(all_, "GET", run, ids)).headers["etag"]
         await seen.ask(all_, "GET", run, ids, headers={"If-None-Match": tag})
-        for asked in ("bytes=0-1", "bytes=99999999-"):
-            await seen.ask(all_, "GET", f"{run}/tool-results/{{sequence}}", ids, headers={"Range": asked})
-        await seen.ask(all_, "POST", f"{run}/messages", ids, json=BODIES[f"{run}/messages"])
+        result, message = f"{run}/tool-results/{{sequence}}", f"{run}/messages"
+        for asked in ({"Range": "bytes=0-1"}, {"Range": "bytes=99999999-"}, {"If-None-Match": "*"}):
+            await seen.ask(all_, "GET", result, ids, headers=asked)
+        for said in ("hello", "bye"):
+            await seen.ask(all_, "POST", message, ids, json={"text": said}, **key)
         async with with_key(http, user="eve") as eve:
             await seen.ask(eve, "POST", decision, ids, json={"decision": "approve"})
         here = http.runtime.agents.pop("desk")

@@ -111,6 +111,7 @@ class AsyncClient:
         Raises:
             NotFound: the interaction does not exist for this tenant.
             Conflict: it has an open run, or the key was used for another request.
+            UnknownAgent: others are known, and none of this name.
         """
         budget = limits and {camel(name): value for name, value in limits.items()}
         body = {
@@ -312,16 +313,24 @@ class AsyncClient:
         """
         return run_info(await self._wire.json("POST", f"{_run(run_id)}/cancel", body={"reason": reason}, again=True))
 
-    async def send(self, run_id: str, text: str) -> bool:
-        """Queue a message for a run. It is not sent again where its answer is lost.
+    async def send(self, run_id: str, text: str, *, key: str | None = None) -> bool:
+        """Queue a message for a run.
+
+        Args:
+            run_id: the run.
+            text: what the model reads.
+            key: as of `start`; it counts within the run.
 
         Returns:
             True: the run is open and reads it. False: it has ended, and the next run of the interaction reads it.
 
         Raises:
             NotFound
+            Conflict: the key was used for another message.
         """
-        found = await self._wire.json("POST", f"{_run(run_id)}/messages", body={"text": text})
+        headers = {"Idempotency-Key": key or uuid.uuid4().hex}
+        path = f"{_run(run_id)}/messages"
+        found = await self._wire.json("POST", path, body={"text": text}, headers=headers, again=True)
         return bool(found["delivered"])
 
     async def trace(self, run_id: str, *, all: bool = False) -> list[dict[str, JsonValue]]:
@@ -397,7 +406,7 @@ class AsyncClient:
 
     async def errors(
         self, run_id: str | None = None, *, tool: str | None = None, code: int | None = None,
-        since: datetime | None = None, limit: int | None = None,
+        since: datetime | None = None, until: datetime | None = None, limit: int | None = None,
     ) -> AsyncGenerator[ToolErrorReport]:  # fmt: skip  # two rows
         """Error reports, newest first, page by page; the key needs the scope ``admin``.
 
@@ -405,21 +414,23 @@ class AsyncClient:
             run_id: of this run alone.
             tool: of this tool.
             code: with this code.
-            since: since this time, with its zone.
+            since: a time with its zone: none that are older.
+            until: as ``since``: none that are newer.
             limit: so many at most.
 
         Raises:
             NotFound: there is no such run.
         """
-        where = {"tool": tool, "code": code, "since": since and since.isoformat()}
+        where = {"tool": tool, "code": code, "since": _time(since), "until": _time(until)}
         async for item in self._pages("/v1/errors" if run_id is None else f"{_run(run_id)}/errors", where, limit):
             yield report_of(item)
 
     async def error_groups(
-        self, *, tool: str | None = None, code: int | None = None, since: datetime | None = None, limit: int = 100
-    ) -> list[ReportGroup]:
+        self, *, tool: str | None = None, code: int | None = None, since: datetime | None = None,
+        until: datetime | None = None, limit: int = 100,
+    ) -> list[ReportGroup]:  # fmt: skip  # two rows
         """What `errors` gives of all runs, counted by tool and code, what was seen last first."""
-        where = {"tool": tool, "code": code, "since": since and since.isoformat(), "limit": limit}
+        where = {"tool": tool, "code": code, "since": _time(since), "until": _time(until), "limit": limit}
         return [group_of(item) for item in (await self._wire.json("GET", "/v1/errors/groups", params=where))["items"]]
 
     # the server
@@ -445,6 +456,10 @@ class AsyncClient:
             place = page["next"]
             if place is None:
                 return
+
+
+def _time(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat()
 
 
 def _run(run_id: str) -> str:

@@ -55,6 +55,8 @@ class RunInfo:
     ended_at: datetime | None = None
     key: str | None = None
     """The idempotency key of its start; lists alone tell it."""
+    hint: str | None = None
+    """Why it waits though nothing of its own holds it up: no process has its agent now. Lists do not tell."""
     data: dict[str, JsonValue] = field(default_factory=dict, repr=False, compare=False)
     """The answer as it came."""
 

@@ -25,6 +25,7 @@ from counterfoil.core.errors import (
     NotFound,
     NotPending,
     ServerError,
+    UnknownAgent,
     UsageError,
 )
 from counterfoil.core.jsontext import dumps, loads
@@ -55,6 +56,7 @@ _ERRORS: Final[Mapping[str, type[CounterfoilError]]] = {
     "not-allowed": NotAllowed,
     "not-pending": NotPending,
     "invalid-input": InvalidInput,
+    "unknown-agent": UnknownAgent,
     **dict.fromkeys(("invalid-request", "method-not-allowed", "body-too-large", "not-json", "range"), UsageError),
 }
 """What a problem is raised as; a `ServerError` where it is not here."""

@@ -4,6 +4,7 @@ CounterfoilError
 ├── ToolError              a tool's author raises it: the model reads its message
 ├── DefinitionError        the developer: a tool, agent or policy that cannot be used as written
 ├── UsageError             the developer: a call of ours that makes no sense now
+│   └── UnknownAgent       nobody has an agent of this name
 ├── RecordError            who asked: what the record says against it
 │   ├── NotFound           no such thing for this tenant
 │   ├── Conflict           another one was first
@@ -19,6 +20,8 @@ CounterfoilError
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from counterfoil.core.jsontext import JsonValue, normal
 from counterfoil.core.outcome import RESERVED_CODES
@@ -89,6 +92,19 @@ class DefinitionError(CounterfoilError, ValueError):
 
 class UsageError(CounterfoilError, RuntimeError):
     """A call makes no sense now, such as using a Runtime that is closed; the message says what to do."""
+
+
+class UnknownAgent(UsageError, LookupError):
+    """A run was to be started of an agent that no process has.
+
+    Args:
+        message: names the agent, and those that there are.
+        agents: the names of those that there are.
+    """
+
+    def __init__(self, message: str, agents: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.agents = tuple(agents)
 
 
 class RecordError(CounterfoilError):

@@ -76,10 +76,7 @@ class Metrics:
         self._took = seconds("call_duration", "How long a body ran, of the attempt that counts", "tool")
         self._decided = counter("decisions", "Decisions of people", "decision")
         self._driven = gauge("runs_driven", "Runs that this process drives")
-        self._unfinished = gauge(
-            "runs_unfinished", "Runs of the agents of this process in the whole store, by what they wait for", "state"
-        )
-        self._asked = gauge("approvals_waiting", "Calls of those runs that wait for a decision")
+        self._gauges = _gauges(registry)
         self._up = gauge("store_up", "1: the store answered when this was read")
         self.streams = gauge("event_streams", "Clients that follow a run's events")
         self._requests = counter("http_requests", "Answered requests", "method", "route", "status")
@@ -94,6 +91,13 @@ class Metrics:
         if seconds is not None:
             self._request_took.labels(method, route).observe(seconds)
 
+    async def text_of(self, tenant: str) -> bytes:
+        """What waits of one tenant's runs alone: what this process counts is of all of them."""
+        found = await self._runtime.store.counts(list(self._runtime.agents), self._runtime.pool, tenant)
+        registry = CollectorRegistry()
+        _waits(*_gauges(registry), found)
+        return generate_latest(registry)
+
     async def text(self) -> bytes:
         """All of it in Prometheus' text format. What the store does not tell is NaN."""
         runtime = self._runtime
@@ -102,12 +106,9 @@ class Metrics:
         except StoreError:
             log.warning("the store could not be asked for metrics", exc_info=True)
             found = None
-        nan = float("nan")
         self._up.set(found is not None)
         self._driven.set(len(runtime._drives))
-        for state in ("driven", "queued", "paused"):
-            self._unfinished.labels(state).set(nan if found is None else getattr(found, state))
-        self._asked.set(nan if found is None else found.asked)
+        _waits(*self._gauges, found)
         return generate_latest(self.registry)
 
     def _see(self, event: Event) -> None:
@@ -154,3 +155,18 @@ class Metrics:
                 return OTHER
             self._codes.add(code)
         return str(int(code))
+
+
+def _gauges(registry: CollectorRegistry) -> tuple[Gauge, Gauge]:
+    told = "Runs of the agents of this process in the whole store, by what they wait for"
+    return (
+        Gauge("counterfoil_runs_unfinished", told, ("state",), registry=registry),
+        Gauge("counterfoil_approvals_waiting", "Calls of those runs that wait for a decision", registry=registry),
+    )
+
+
+def _waits(unfinished: Gauge, asked: Gauge, found: Counts | None) -> None:
+    nan = float("nan")
+    for state in ("driven", "queued", "paused"):
+        unfinished.labels(state).set(nan if found is None else getattr(found, state))
+    asked.set(nan if found is None else found.asked)

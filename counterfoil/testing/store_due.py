@@ -152,6 +152,8 @@ class DueTests(Bench):
         assert await store.counts(("support", "nobody")) == (1, 3, 1, 1)
         assert await store.counts(("support", "stranger"), "big") == (0, 1, 0, 0)
         assert await store.counts(()) == (0, 0, 0, 0)
+        assert await store.counts(("support", "nobody"), tenant="acme") == (1, 3, 1, 1)
+        assert await store.counts(("support", "nobody"), tenant="other") == (0, 0, 0, 0)
 
     @stored
     async def test_a_quota_bounds_the_runs_of_a_tenant_that_are_driven_at_once(self, store: Store) -> None:

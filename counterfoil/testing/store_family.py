@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from counterfoil.core.entries import NoteEntry
+from counterfoil.core.entries import NoteEntry, QueuedEntry
 from counterfoil.core.errors import Conflict, Fenced, NotFound, UsageError
 from counterfoil.core.turn import author
 from counterfoil.store import Lease, ReportFilter, StatusChange, Store
@@ -41,6 +41,31 @@ class FamilyTests(Bench):
         await refuses(store, Conflict, store.open_interaction("acme", "talk-1", [], r.NOON))
         await refuses(store, Conflict, store.create(r.new_run()))
         await refuses(store, UsageError, store.open_interaction("", "talk-2", [], r.NOON))
+
+    @stored
+    async def test_an_interaction_begun_with_the_same_digest_is_the_first_one(self, store: Store) -> None:
+        assert await store.open_interaction("acme", "talk-1", [ADA], r.NOON, "d1")
+        assert not await store.open_interaction("acme", "talk-1", [ADA], r.NOON + 1, "d1")
+        assert (await store.interaction("acme", "talk-1")).created_at == r.NOON
+        for other in ("d2", None):
+            await refuses(store, Conflict, store.open_interaction("acme", "talk-1", [ADA], r.NOON, other))
+        await store.open_interaction("acme", "talk-2", [ADA], r.NOON)
+        await refuses(store, Conflict, store.open_interaction("acme", "talk-2", [ADA], r.NOON, "d1"))
+        assert await store.open_interaction("other", "talk-1", [], r.NOON, "d1")
+
+    @stored
+    async def test_what_is_posted_again_with_its_key_is_on_record_once(self, store: Store) -> None:
+        lease = await claimed(store)
+        told = [QueuedEntry(run_id="run-1", at=r.NOON, text=text) for text in "abcde"]
+        assert (await store.post("acme", "run-1", told[0], ("k1", "d1"))).status == "running"
+        await refuses(store, Conflict, store.post("acme", "run-1", told[1], ("k1", "d2")))
+        await store.commit(lease, [r.ended()], change=StatusChange("completed", "answer"))
+        assert (await store.post("acme", "run-1", told[2], ("k1", "d1"))).status == "running"
+        assert (await store.post("acme", "run-1", told[3], ("k2", "d1"))).status == "completed"
+        await claimed(store, "run-2", "talk-2")
+        other = QueuedEntry(run_id="run-2", at=r.NOON, text="f")
+        assert (await store.post("acme", "run-2", other, ("k1", "d3"))).status == "running"
+        assert [e.text for e in await log(store) if isinstance(e, QueuedEntry)] == ["a", "d"]
 
     @stored
     async def test_whom_a_run_brings_in_comes_to_the_participants_once(self, store: Store) -> None:

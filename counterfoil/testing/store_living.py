@@ -45,6 +45,20 @@ class LivingTests(Bench):
         assert [w.owner for w in await store.workers()] == [r.OTHER_WORKER]
 
     @stored
+    async def test_the_agents_of_owners_are_known_while_one_lives_that_has_them_and_for_a_time_after(
+        self, store: Store
+    ) -> None:
+        assert await store.agents() == {}
+        await store.beat(r.WORKER, SHORT, ["old", "both \x00 'é"])
+        await silent(store, r.WORKER)
+        await store.beat(r.OTHER_WORKER, LONG, ["new", "both \x00 'é"])
+        await store.beat(r.WORKER, SHORT, ["both \x00 'é"])
+        await silent(store, r.WORKER)
+        assert await store.agents() == {"old": False, "new": True, "both \x00 'é": True}
+        await store.leave(r.OTHER_WORKER)
+        assert (await store.agents())["new"]
+
+    @stored
     async def test_an_owner_is_steady_since_its_last_gap(self, store: Store) -> None:
         await store.beat(r.WORKER, LONG)
         await asyncio.sleep(0.01)

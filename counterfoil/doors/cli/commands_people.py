@@ -271,7 +271,7 @@ async def cancel(
             session.out.note("asked for; the worker that drives the run has not ended it yet")
         await found.refresh()
         if session.json:
-            session.out.data(of_run(found))
+            session.out.data(of_run(found, await found.hint()))
         else:
             session.out.say(f"run {found.id} is {found.status}")
     return Code.DONE
@@ -293,16 +293,20 @@ async def send(
     async with session.reader() as runtime:
         found = await find_run(session, runtime, run)
         open_ = await found.send(prompt_with(session, text, file), by=_who(session, by))
+        hint = await found.hint() if open_ else None
     if session.json:
         session.out.data(
             {
                 "runId": found.id,
                 "interactionId": found.interaction_id,
                 "delivered": "queued" if open_ else "next run",
+                "hint": hint,
             }
         )
     elif open_:
         session.out.say(f"queued for run {found.id}")
+        if hint is not None:
+            session.out.note(hint)
     else:
         session.out.say(f"run {found.id} has ended; the message waits for the next run of its conversation")
     return Code.DONE

@@ -52,10 +52,11 @@ async def show(
     async with session.reader() as runtime:
         found = await find_run(session, runtime, run)
         rows = await runtime.timeline(found.id, thread=..., tenant=session.tenant)
+        hint = await found.hint()
         if session.json:
-            session.out.data({**of_run(found), "timeline": [row.to_json() for row in rows]})
+            session.out.data({**of_run(found, hint), "timeline": [row.to_json() for row in rows]})
             return Code.DONE
-        print_run(session.out, found)
+        print_run(session.out, found, hint)
         for one in dict.fromkeys([found.id, *(row.run_id for row in rows)]):
             of = rows_of(rows, one)
             session.out.console.print()
@@ -121,6 +122,7 @@ async def errors(
     tool: Annotated[str | None, typer.Option("--tool", metavar="NAME", help="Of this tool.")] = None,
     code: Annotated[int | None, typer.Option("--code", metavar="N", help="With this code.")] = None,
     since: Annotated[str | None, typer.Option("--since", metavar="AGE", help="Not older: 12h, 30d, 8w.")] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="AGE", help="Not newer.")] = None,
     group: Annotated[bool, typer.Option("--group", help="Counted by tool and code.")] = False,
     limit: _LIMIT = 50,
 ) -> int:
@@ -129,9 +131,12 @@ async def errors(
     Of one run each is shown whole, with everything that is known.
     """
     began = None if since is None else ago("--since", since)
+    ended = None if until is None else ago("--until", until)
     async with session.reader() as runtime:
         found = None if run is None else await find_run(session, runtime, run)
-        where: Any = {"tool": tool, "code": code, "since": began, "limit": limit, "tenant": session.tenant}
+        where: Any = {
+            "tool": tool, "code": code, "since": began, "until": ended, "limit": limit, "tenant": session.tenant,
+        }  # fmt: skip  # one row
         if group:
             return _print_groups(session, await runtime.error_groups(found.id if found else None, **where))
         reports = await runtime.errors(found.id if found else None, **where)

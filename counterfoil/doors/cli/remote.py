@@ -33,6 +33,9 @@ class RemoteRun:
         """The run as the server writes it."""
         return self.info.data
 
+    async def hint(self) -> str | None:
+        return self.info.hint
+
     async def refresh(self) -> "RemoteRun":
         self.info = await self._remote.client.get(self.info.id)
         return self

@@ -73,11 +73,12 @@ _STATUS_STYLE: Final = {
 }
 
 
-def of_run(run: Run) -> dict[str, JsonValue]:
-    """The run as JSON, as every door writes it."""
+def of_run(run: Run, hint: str | None = None) -> dict[str, JsonValue]:
+    """The run as JSON, as every door writes it; ``hint``: as `Run.hint` gives it."""
     if isinstance(run, RemoteRun):
         return run.to_json()
-    return run_json(run._fold.record, run.id, run.interaction_id)  # the fold is what a view is made of
+    # The fold is what a view is made of.
+    return {**run_json(run._fold.record, run.id, run.interaction_id), "hint": hint}
 
 
 def when(at: datetime, *, day: bool = False) -> str:
@@ -227,7 +228,7 @@ def error_lines(console: Console, report: ToolErrorReport) -> None:
         console.print(Padding(Text(block(str(stored["traceback"])).rstrip()), (0, 0, 0, 2)))
 
 
-def print_run(out: Out, run: Run) -> None:
+def print_run(out: Out, run: Run, hint: str | None) -> None:
     """The head of a run's page."""
     data = of_run(run)
     usage = run.usage
@@ -242,6 +243,7 @@ def print_run(out: Out, run: Run) -> None:
             ("user", None if data["user"] is None else line(str(data["user"]))),
             ("status", status_text(run.status, run.ended_by)),
             ("waits for", line(waits_text(run.waits_for, run.id)) or None),
+            ("hint", hint),
             ("reason", None if run.reason is None else line(run.reason)),
             ("spent", spent),
             ("interaction", run.interaction_id),

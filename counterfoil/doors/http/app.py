@@ -15,6 +15,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
+from starlette.routing import Match, Route
 
 from counterfoil.core.errors import CounterfoilError
 from counterfoil.core.jsontext import JsonValue
@@ -74,8 +75,10 @@ def create_app(
     app.state.runtime, app.state.heartbeat = runtime, heartbeat
     app.state.followers, app.state.frames = live.Followers(runtime, disconnect_grace), live.Frames()
     app.state.dev = None if dev is None else Access("default", dev, (), frozenset(SCOPES))
-    for part in (probes,) if only_probes else (interactions, runs, live, results, desk, people, about, probes):
+    parts = (probes,) if only_probes else (interactions, runs, live, results, desk, people, about, probes)
+    for part in parts:
         app.include_router(part.router)
+    app.state.own = [*app.routes, *(route for part in parts for route in part.router.routes)]
     for kind, handler in ((Problem, _told), (CounterfoilError, _told), (HTTPException, _http)):
         app.add_exception_handler(kind, handler)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -110,15 +113,22 @@ async def _told(_: Request, error: Exception) -> Response:
 async def _http(request: Request, error: Exception) -> Response:
     """What the router itself says."""
     assert isinstance(error, HTTPException)  # noqa: S101  # it is registered for it alone
-    headers = dict(error.headers or {})
     if error.status_code == 405:  # noqa: PLR2004  # not with this method
-        allowed = headers.get("Allow", "another one")
-        problem = Problem("method-not-allowed", f"{request.method} is not possible here; use {allowed}", headers)
+        allowed = ", ".join(_methods(request))
+        problem = Problem("method-not-allowed", f"{request.method} is not possible here; use {allowed}")
+        problem.headers["Allow"] = allowed
     elif error.status_code == 404:  # noqa: PLR2004  # no such route
         problem = Problem("no-route", f"there is no route {request.url.path:.200}; /openapi.json lists them")
     else:
         problem = Problem("invalid-request", str(error.detail))
     return answer(problem, REQUEST_ID.get())
+
+
+def _methods(request: Request) -> list[str]:
+    """What the routes of an address take."""
+    here = [r for r in request.app.state.own if isinstance(r, Route) and r.matches(request.scope)[0] is not Match.NONE]
+    found = {method for route in here for method in route.methods or ()}
+    return sorted(found | {"HEAD"} if "GET" in found else found)
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
@@ -135,6 +145,14 @@ async def _invalid(request: Request, error: Exception) -> Response:
     return answer(Problem("invalid-request", told, more={"errors": rows}), REQUEST_ID.get())
 
 
+_IDS: Final = {
+    "run_id": "The run's id.",
+    "interaction_id": "The interaction's id.",
+    "call_id": "The call's id, unique in its run.",
+}
+"""What the pieces of an address are."""
+
+
 def _openapi(app: FastAPI) -> dict[str, Any]:
     """The description of all routes, with problems in place of FastAPI's own errors."""
     if app.openapi_schema is None:
@@ -149,6 +167,9 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
                 said = operation["responses"]
                 if "application/json" in said.get("422", {}).get("content", {}):
                     del said["422"]  # FastAPI adds one wherever there is a parameter
+                for one in operation.get("parameters", ()):
+                    if one["in"] == "path":
+                        one.setdefault("description", _IDS.get(one["name"]))
         app.openapi_schema = made
     return app.openapi_schema
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StrictInt, StringConstraints
 from pydantic.alias_generators import to_camel
@@ -17,7 +17,12 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"
 class Shape(BaseModel):
     """A JSON object with names in camelCase."""
 
-    model_config = ConfigDict(alias_generator=to_camel, extra="forbid")
+    model_config = ConfigDict(alias_generator=to_camel, extra="forbid", use_attribute_docstrings=True)
+
+
+BIGGEST: Final = 2**53
+"""Every reader of JSON has numbers up to here exactly."""
+Amount = Annotated[int, Field(ge=0, le=BIGGEST)] | None
 
 
 def _base64(text: str) -> str:
@@ -37,12 +42,20 @@ def _example(**fields: Any) -> ConfigDict:
 class Budget(Shape):
     """Budgets of a run; what is null is not limited, what is left out is as the agent has it."""
 
-    steps: int | None = Field(None, ge=0)
-    calls: int | None = Field(None, ge=0)
-    tokens: int | None = Field(None, ge=0)
-    cost: float | None = Field(None, ge=0)
-    seconds: float | None = Field(None, ge=0)
-    consecutive_failures: int | None = Field(None, ge=0)
+    model_config = _example(steps=20, cost=0.5)
+
+    steps: Amount = None
+    """Turns of the model."""
+    calls: Amount = None
+    """Calls of tools."""
+    tokens: Amount = None
+    """Tokens, those of requests and answers together."""
+    cost: Annotated[float, Field(ge=0, le=BIGGEST, allow_inf_nan=False)] | None = None
+    """What the turns cost, in the currency of the agent's prices."""
+    seconds: Annotated[float, Field(ge=0, le=BIGGEST, allow_inf_nan=False)] | None = None
+    """Of work: pauses do not count."""
+    consecutive_failures: Amount = None
+    """Steps one after another in which every call failed."""
 
 
 class StartRun(Shape):
@@ -65,37 +78,47 @@ class StartRun(Shape):
     on_disconnect: Literal["go-on", "cancel"] = "go-on"
     """cancel: when the last client that followed its events is gone for longer than a grace time."""
     limits: Budget | None = None
+    """Budgets of this run; null: the agent's."""
 
 
 class TextBlock(Shape):
     """Text of a result."""
 
     type: Literal["text"]
+    """What it is."""
     text: Text
+    """What the model reads."""
 
 
 class JsonBlock(Shape):
     """A value of a result."""
 
     type: Literal["json"]
+    """What it is."""
     value: Any
+    """Any JSON; the model reads it as text."""
 
 
 class LinkBlock(Shape):
     """An address in a result."""
 
     type: Literal["link"]
+    """What it is."""
     uri: Text
+    """The address."""
     title: Text | None = None
+    """What stands there."""
 
 
 class MediaBlock(Shape):
     """Bytes of a result."""
 
     type: Literal["image", "audio", "file"]
+    """What it is."""
     data: Annotated[str, AfterValidator(_base64)]
     """In base64."""
     mime: Name
+    """Such as image/png."""
     name: Name | None = None
     """Of a file."""
 
@@ -108,22 +131,29 @@ class Failure(Shape):
     message: Text = ""
     """The operator's; never sent to a model."""
     retryable: bool | None = None
+    """Whether the same call may succeed later; null: unknown."""
     origin: Literal["tool"] = "tool"
+    """Where it failed."""
     body: Literal["not_started", "ended", "unknown"] = "ended"
+    """How far the body came."""
     data: Any = None
+    """Any JSON."""
 
 
 class Success(Shape):
     """It worked."""
 
     type: Literal["succeeded"] = "succeeded"
+    """How the call ended."""
 
 
 class Failed(Shape):
     """It did not."""
 
     type: Literal["failed"]
+    """How the call ended."""
     failure: Failure = Failure()
+    """Why."""
 
 
 class Recorded(Shape):
@@ -135,9 +165,13 @@ class Recorded(Shape):
     ]
     """What the model reads."""
     outcome: Annotated[Success | Failed, Field(discriminator="type")] = Success()
+    """How the call ended."""
     details: Any = None
+    """JSON for programs; never sent to a model."""
     terminate: bool = False
+    """The call's vote to end the run."""
     narration: Text | None = None
+    """One sentence for a person."""
 
 
 class Decide(Shape):
@@ -148,6 +182,8 @@ class Decide(Shape):
     )
 
     decision: Literal["approve", "reject", "rerun", "record", "answer"]
+    """approve or reject a call that waits for approval; rerun an interrupted one, or record what became of it; answer a
+    question."""
     reason: Text | None = None
     """Why; the model reads it where the call is rejected."""
     input: dict[str, Any] | None = None
@@ -166,6 +202,7 @@ class Cancel(Shape):
     model_config = _example(reason="The order was withdrawn.")
 
     reason: Text | None = None
+    """Why; it stands in the run and in its calls that are cancelled."""
 
 
 class Send(Shape):
@@ -174,13 +211,16 @@ class Send(Shape):
     model_config = _example(text="Use the new address.")
 
     text: Text
+    """What the model reads next."""
 
 
 class Participant(Shape):
     """Who takes part in a conversation."""
 
     type: Literal["Human", "Agent", "System"]
+    """What it is."""
     name: Name
+    """Of a person the user's name, of an agent the agent's: so they are the same as those whom runs bring in."""
 
 
 class NewInteraction(Shape):

@@ -37,6 +37,20 @@ Limit = Annotated[int, Query(ge=1, le=MOST, description="Items of a page at most
 Cursor = Annotated[str | None, Query(max_length=1000, description="`next` of the page before.")]
 
 
+PACKED: Final = "-gzip"
+"""Behind the ETag of what is compressed."""
+Known = Annotated[str | None, Header(alias="If-None-Match", description="The ETag of an earlier answer.")]
+UNCHANGED: Final[dict[int | str, dict[str, Any]]] = {304: {"description": "It is as the client knows it by its ETag"}}
+
+
+def revalidated(tag: str, known: str | None) -> tuple[dict[str, str], bool]:
+    """The headers of an answer that a client may keep and has to ask about, and whether it knows it already."""
+    headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
+    given = [] if known is None else [one.strip() for one in known.split(",")]
+    bare = {one.removeprefix("W/").replace(f'{PACKED}"', '"') for one in given}
+    return headers, "*" in given or tag.removeprefix("W/") in bare
+
+
 Key = Annotated[
     str | None,
     Header(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import time
@@ -12,6 +13,7 @@ from typing import Final
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from counterfoil.doors.http.common import PACKED
 from counterfoil.doors.http.problems import KINDS, Problem, answer
 
 log = logging.getLogger("counterfoil.http")
@@ -23,8 +25,12 @@ _GIVEN = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
 """An id of the client's own that goes into the log as it is."""
 
 
+class _Enough(Exception):  # a signal of this file's own
+    """The client asked for the head of an answer alone, and has it."""
+
+
 class Edge:
-    """The outermost layer of the application.
+    """The outermost layer of the application. It answers HEAD as GET, without a body.
 
     Args:
         app: what is inside.
@@ -44,30 +50,43 @@ class Edge:
         given = headers.get(HEADER, "")
         request_id = given if _GIVEN.fullmatch(given) else str(uuid.uuid4())
         REQUEST_ID.set(request_id)
-        status, began = 0, time.perf_counter()
+        status, began, method = 0, time.perf_counter(), scope["method"]
+        if method == "HEAD":
+            scope["method"] = "GET"  # the routes know no other
 
         async def answering(message: Message) -> None:
             nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                headers = MutableHeaders(scope=message)
-                headers[HEADER] = request_id
-                headers["X-Content-Type-Options"] = "nosniff"  # what a tool returned is never a page of ours
+            begins = message["type"] == "http.response.start"
+            if begins:
+                status, scope["method"] = message["status"], method
+                _finish(MutableHeaders(scope=message), request_id)
             await send(message)
+            if begins and method == "HEAD":
+                await send({"type": "http.response.body", "body": b""})
+                raise _Enough
 
         try:
-            body = await self._body(headers, receive)
-            await self.app(scope, _again(body, receive), answering)
-        except Problem as problem:
-            await answer(problem, request_id)(scope, receive, answering)
+            await self._answer(headers, scope, receive, answering, request_id)
+        except _Enough:
+            pass
         except Exception:
             log.exception("request %s failed", request_id)
             if not status:
-                await answer(Problem("internal", KINDS["internal"].example), request_id)(scope, receive, answering)
+                internal = answer(Problem("internal", KINDS["internal"].example), request_id)
+                with contextlib.suppress(_Enough):
+                    await internal(scope, receive, answering)
         finally:
+            scope["method"] = method
             ms = (time.perf_counter() - began) * 1000
             path = scope.get("raw_path", b"?").decode("ascii", "replace")  # what it escapes cannot forge a line
             log.info("%s %s %d in %.1f ms, request %s", scope["method"], path, status, ms, request_id)
+
+    async def _answer(self, headers: Headers, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
+        try:
+            body = await self._body(headers, receive)
+            await self.app(scope, _again(body, receive), send)
+        except Problem as problem:
+            await answer(problem, request_id)(scope, receive, send)
 
     async def _body(self, headers: Headers, receive: Receive) -> bytes:
         """The whole body.
@@ -94,6 +113,16 @@ class Edge:
         return Problem(
             "body-too-large", f"a body has at most {self.max_body} bytes; send less", {"Connection": "close"}
         )
+
+
+def _finish(headers: MutableHeaders, request_id: str) -> None:
+    """What each answer has."""
+    headers[HEADER] = request_id
+    headers["X-Content-Type-Options"] = "nosniff"  # what a tool returned is never a page of ours
+    if (tag := headers.get("etag")) is not None:
+        headers["Vary"] = "Accept-Encoding"  # of the 304 too
+        if "content-encoding" in headers and tag.startswith('"'):
+            headers["ETag"] = f'{tag[:-1]}{PACKED}"'  # other bytes than those that a Range counts
 
 
 def _again(body: bytes, receive: Receive) -> Receive:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID, uuid5
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from counterfoil.core.errors import Conflict
-from counterfoil.core.turn import author
 from counterfoil.core.wire import Fields, interaction_json
 from counterfoil.doors.http import bodies, shapes
 from counterfoil.doors.http.access import Reader, Starter
@@ -29,12 +26,9 @@ from counterfoil.doors.http.common import (
     place_of,
     plain,
 )
-from counterfoil.doors.http.problems import Problem, documented
+from counterfoil.doors.http.problems import documented
 
 router = APIRouter(tags=["interactions"])
-
-_KEYED = UUID("0b6a3c52-9c1e-5f0f-8b57-6f8a5c0f9a11")
-"""Ours; the id of an interaction that is made with a key is derived from it, so that a repeat meets the first."""
 
 
 def _view(row: Any) -> Fields:
@@ -51,14 +45,8 @@ async def create_interaction(
     body: bodies.NewInteraction, access: Starter, runtime: Held, request: Request, key: Key = None
 ) -> Response:
     """Begin a conversation before its first run."""
-    who = tuple(author(one.type, one.name, access.tenant) for one in body.participants)
-    id_ = None if key is None else str(uuid5(_KEYED, f"{access.tenant}\x00{key}"))
-    try:
-        row = await runtime.open_interaction(who, interaction=id_, tenant=access.tenant)
-    except Conflict:
-        row = await runtime.interaction(id_ or "", tenant=access.tenant)
-        if row.participants[: len(set(who))] != tuple(dict.fromkeys(who)):
-            raise Problem("conflict", "this key was used for other participants; take another key") from None
+    who = [(one.type, one.name) for one in body.participants]
+    row = await runtime.open_interaction(who, key=key, by=access.user, tenant=access.tenant)
     place = str(request.url_for("read_interaction", interaction_id=row.interaction_id).path)
     return Json(_view(row), 201, {"Location": place})
 

@@ -233,7 +233,9 @@ async def follow(
     access: Reader,
     runtime: Held,
     request: Request,
-    last: Annotated[int | None, Header(alias="Last-Event-ID", ge=0, le=2**53)] = None,
+    last: Annotated[
+        int | None, Header(alias="Last-Event-ID", ge=0, le=2**53, description="The id of the last event that came.")
+    ] = None,
     after: Annotated[int | None, Query(ge=0, le=2**53, description="As Last-Event-ID, which counts before it.")] = None,
     until: Annotated[
         Literal["end", "pause"], Query(description="pause: the stream ends also where the run waits for people.")

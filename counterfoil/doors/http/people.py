@@ -22,6 +22,7 @@ from counterfoil.doors.http.common import (
     Cursor,
     Held,
     Json,
+    Key,
     Limit,
     answers,
     cursor_of,
@@ -122,7 +123,9 @@ async def decide(run_id: str, call_id: str, body: bodies.Decide, access: Decider
     except UsageError as error:  # of an edit alone
         raise Problem("agent-elsewhere", f"{error}; send it to a server that has it") from error
     waiting = await run.approvals()
-    return Json({"approval": approval_json(approval), "waiting": [approval_json(a) for a in waiting]})
+    hint = await runtime.nobody_has(run.agent)
+    left = [approval_json(a) for a in waiting]
+    return Json({"approval": approval_json(approval), "waiting": left, "hint": hint})
 
 
 @router.post("/v1/runs/{run_id}/cancel", status_code=202, response_model=shapes.Run, responses=answers(OF_RUN, SENT))
@@ -130,11 +133,17 @@ async def cancel(run_id: str, access: Starter, runtime: Held, body: bodies.Cance
     """End a run: nothing new starts, bodies are told and waited for, every call gets its result."""
     run = await visible(runtime, run_id, access)
     await run.cancel(body.reason if body else None, by=access.user)
-    return Json(run_view(await run.refresh()), 202)
+    return Json(await run_view(await run.refresh()), 202)
 
 
-@router.post("/v1/runs/{run_id}/messages", status_code=202, response_model=shapes.Sent, responses=answers(OF_RUN, SENT))
-async def send(run_id: str, body: bodies.Send, access: Starter, runtime: Held) -> Response:
+@router.post(
+    "/v1/runs/{run_id}/messages",
+    status_code=202,
+    response_model=shapes.Sent,
+    responses=answers(OF_RUN, SENT, documented("conflict")),
+)
+async def send(run_id: str, body: bodies.Send, access: Starter, runtime: Held, key: Key = None) -> Response:
     """Queue a message for a run; the model reads it when the batch is complete."""
     run = await visible(runtime, run_id, access)
-    return Json({"delivered": await run.send(body.text, by=access.user)}, 202)
+    open_ = await run.send(body.text, by=access.user, key=key)
+    return Json({"delivered": open_, "hint": await runtime.nobody_has(run.agent) if open_ else None}, 202)

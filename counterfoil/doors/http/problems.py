@@ -16,6 +16,7 @@ from counterfoil.core.errors import (
     NotFound,
     NotPending,
     StoreError,
+    UnknownAgent,
 )
 from counterfoil.core.jsontext import JsonValue, dumps
 
@@ -54,6 +55,9 @@ KINDS: Final[Mapping[str, Kind]] = {
     "not-json": Kind(415, "The body is not JSON", "send the body as Content-Type: application/json"),
     "range": Kind(416, "No such range", "the result has 52 bytes; ask for a range within them"),
     "invalid-request": Kind(422, "The request is not as expected", "body.prompt: a text is expected, and nothing came"),
+    "unknown-agent": Kind(
+        422, "Nobody has this agent", "there is no agent 'suport', here or at a worker; there are: support"
+    ),
     "invalid-input": Kind(422, "The edited input is refused", "cents: expected an integer over 0, got -1"),
     "rate-limited": Kind(429, "Too many requests", "this key may make 6000 requests in 60 s; try again in 2 s"),
     "internal": Kind(500, "The server failed", "something went wrong here; the log has it under this requestId"),
@@ -69,6 +73,7 @@ _ERRORS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (NotAllowed, "not-allowed"),
     (NotPending, "not-pending"),
     (InvalidInput, "invalid-input"),
+    (UnknownAgent, "unknown-agent"),
     (StoreError, "unavailable"),
 )
 
@@ -92,7 +97,8 @@ def problem_of(error: Exception) -> Problem | None:
         if isinstance(error, kind):
             # What a store says of itself may name a place; the log has it.
             detail = KINDS[name].example if name == "unavailable" else str(error)
-            return Problem(name, detail, {"Retry-After": "2"} if name == "unavailable" else {})
+            more: dict[str, JsonValue] = {"agents": list(error.agents)} if isinstance(error, UnknownAgent) else {}
+            return Problem(name, detail, {"Retry-After": "2"} if name == "unavailable" else {}, more)
     return None
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Query
@@ -16,26 +18,125 @@ from counterfoil.core.wire import usage_json
 from counterfoil.core.wire_live import report_json
 from counterfoil.doors.http import shapes
 from counterfoil.doors.http.access import Admin, Reader
+from counterfoil.doors.http.bodies import Shape
 from counterfoil.doors.http.common import (
     ALWAYS,
     ASKED,
     OF_RUN,
     PAGE,
+    UNCHANGED,
     Cursor,
     Held,
     Json,
+    Known,
     Limit,
     answers,
     bad_cursor,
     cursor_of,
     place_of,
     plain,
+    revalidated,
     visible,
 )
 from counterfoil.doors.http.problems import Problem, documented
 from counterfoil.replay import ReplayStep, replay
 
 router = APIRouter(tags=["results"])
+
+
+class Report(Shape):
+    """Everything that is known about one failed call (contract 1.3)."""
+
+    tenant_id: str
+    """Whose it is."""
+    user_context: dict[str, Any]
+    """On whose behalf the run works: ``tenant``, ``user``, ``roles``, ``attributes``."""
+    interaction_id: str
+    """The conversation."""
+    thread_id: str
+    """``main`` for the main thread."""
+    run_id: str
+    """The run."""
+    step_index: int
+    """Its step, from 0."""
+    call_id: str
+    """The call."""
+    tool_name: str
+    """As the model named it."""
+    input: Any
+    """The arguments, parsed and effective; raw where the schema did not take them."""
+    error: dict[str, Any]
+    """The exception: ``type``, ``message``, ``traceback``, ``causes``."""
+    code: int | None
+    """4000 to 5999 are the gateway's, others the tool's own; null: the failure has none."""
+    model_text: str
+    """What the model read of it."""
+    duration_ms: float
+    """From the gateway's start on the call to the failure, without the wait for a person, in milliseconds."""
+    at: datetime
+    """When it failed, in UTC."""
+    attempts: list[str]
+    """What went wrong in each attempt before the last."""
+    partial: Any
+    """What a generator had given before it raised."""
+
+
+class Reports(Shape):
+    """A page of error reports, newest first."""
+
+    items: list[Report]
+    """The reports."""
+    next: str | None
+    """Give it back as ``cursor``; null: this is the last page."""
+
+
+class Asked(Shape):
+    """What a model read."""
+
+    messages: list[dict[str, Any]]
+    """As a model reads them: each with its ``role``."""
+    items: int
+    """Of the request in all."""
+    read_before: int
+    """How many of them an earlier step had read; they are left out unless ``all`` is asked for."""
+
+
+class Answered(Shape):
+    """What a model answered."""
+
+    at: datetime
+    """When it was on record, in UTC."""
+    model: str
+    """Which model answered."""
+    text: str
+    """What it wrote."""
+    stop: str
+    """Why it stopped."""
+    calls: list[dict[str, Any]]
+    """The calls that it made, with what became of them."""
+    usage: shapes.Usage
+    """What the turn cost."""
+
+
+class Step(Shape):
+    """A step of a run: one turn of its model."""
+
+    step: int
+    """From 0."""
+    request: Asked
+    """What the model was asked."""
+    response: Answered
+    """What it answered."""
+
+
+class Trace(Shape):
+    """The steps of a run."""
+
+    items: list[Step]
+    """In their order."""
+    next: str | None
+    """Give it back as ``cursor``; null: this is the last page."""
+
 
 _BYTES = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 _TEXT: dict[str, Any] = {"text/plain": {"schema": {"type": "string"}, "example": "Refunded 1500 cents."}}
@@ -70,7 +171,7 @@ def _range(text: str) -> dict[str, str]:
     "/v1/runs/{run_id}/tool-results/{sequence}",
     response_class=Response,
     responses=answers(
-        OF_RUN, documented("erased", "range", "invalid-request"),
+        OF_RUN, UNCHANGED, documented("erased", "range", "invalid-request"),
         {
             200: {"description": "The text of the result", "content": _TEXT},
             206: {"description": "The bytes of it that Range asked for", "content": _TEXT},
@@ -85,6 +186,10 @@ async def read_result(
     offset: Annotated[int, Query(ge=0, le=BIGGEST, description="The first character.")] = 0,
     limit: Annotated[int | None, Query(ge=0, le=BIGGEST, description="Characters at most.")] = None,
     range_: Annotated[str | None, Header(alias="Range", description="Such as bytes=0-999.")] = None,
+    if_range: Annotated[
+        str | None, Header(alias="If-Range", description="The Range counts while the result has this ETag.")
+    ] = None,
+    known: Known = None,
 ) -> Response:
     """A result, whole also where it is kept apart; a Range in bytes, or `offset` and `limit` in characters."""
     run = await visible(runtime, run_id, access)
@@ -94,8 +199,13 @@ async def read_result(
         told: dict[str, JsonValue] = {"erasedAt": at, "size": piece.size}
         raise Problem("erased", f"it was erased at {at}; its size is {piece.size}", more=told)
     data = piece.text.encode("utf-8", "replace")
-    headers = {"Accept-Ranges": "bytes", "X-Characters": str(piece.total), "X-Bytes": str(piece.size)}
-    within = byte_range(range_, len(data)) if limit is None and not offset else None
+    tag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
+    headers, same = revalidated(tag, known)
+    if same:
+        return Response(status_code=304, headers=headers)
+    headers |= {"Accept-Ranges": "bytes", "X-Characters": str(piece.total), "X-Bytes": str(piece.size)}
+    ranged = limit is None and not offset and if_range in (None, tag)
+    within = byte_range(range_, len(data)) if ranged else None
     if within is None:
         return Response(data, headers=headers, media_type="text/plain; charset=utf-8")
     first, end = within
@@ -105,20 +215,21 @@ async def read_result(
 
 async def _reports(
     runtime: Held, access: Admin, run_id: str | None, tool: str | None, code: int | None,
-    since: AwareDatetime | None, cursor: str | None, limit: int,
+    since: AwareDatetime | None, until: AwareDatetime | None, cursor: str | None, limit: int,
 ) -> Response:  # fmt: skip  # two rows
-    until, given = _reports_place(cursor)
     # A cursor is a time, and how many reports of that very time were given.
+    last, given = _reports_place(cursor)
+    at = last if last is not None or until is None else micros(until)
     found = await runtime.errors(
-        run_id, tool=tool and plain(tool), code=code, since=None if since is None else micros(since), until=until,
+        run_id, tool=tool and plain(tool), code=code, since=since, until=at,
         limit=given + limit + 1, main=not access.threads, tenant=access.tenant,
     )  # fmt: skip  # two rows
     page = found[given : given + limit]
     more = None
     if len(found) > given + limit:
-        last = page[-1].at_us
-        seen = sum(report.at_us == last for report in page) + (given if last == until else 0)
-        more = cursor_of(f"{last} {seen}")
+        oldest = page[-1].at_us
+        seen = sum(report.at_us == oldest for report in page) + (given if oldest == last else 0)
+        more = cursor_of(f"{oldest} {seen}")
     return Json({"items": [report_json(report) for report in page], "next": more})
 
 
@@ -133,26 +244,27 @@ def _reports_place(cursor: str | None) -> tuple[int | None, int]:
 
 Tool = Annotated[str | None, Query(max_length=200, description="Of this tool alone.")]
 Code = Annotated[int | None, Query(ge=-BIGGEST, le=BIGGEST, description="With this error code alone.")]
-Since = Annotated[AwareDatetime | None, Query(description="Since this time.")]
+Since = Annotated[AwareDatetime | None, Query(description="None that are older.")]
+Until = Annotated[AwareDatetime | None, Query(description="None that are newer.")]
 
 
-@router.get("/v1/errors", response_model=shapes.Reports, responses=answers(ALWAYS, ASKED))
+@router.get("/v1/errors", response_model=Reports, responses=answers(ALWAYS, ASKED))
 async def list_errors(
-    access: Admin, runtime: Held, tool: Tool = None, code: Code = None, since: Since = None, cursor: Cursor = None,
-    limit: Limit = PAGE,
+    access: Admin, runtime: Held, tool: Tool = None, code: Code = None, since: Since = None, until: Until = None,
+    cursor: Cursor = None, limit: Limit = PAGE,
 ) -> Response:  # fmt: skip  # two rows
     """Error reports of the tenant, newest first: everything that is known about each failed call."""
-    return await _reports(runtime, access, None, tool, code, since, cursor, limit)
+    return await _reports(runtime, access, None, tool, code, since, until, cursor, limit)
 
 
-@router.get("/v1/runs/{run_id}/errors", response_model=shapes.Reports, responses=answers(OF_RUN, ASKED))
+@router.get("/v1/runs/{run_id}/errors", response_model=Reports, responses=answers(OF_RUN, ASKED))
 async def list_errors_of_run(
     run_id: str, access: Admin, runtime: Held, tool: Tool = None, code: Code = None, since: Since = None,
-    cursor: Cursor = None, limit: Limit = PAGE,
+    until: Until = None, cursor: Cursor = None, limit: Limit = PAGE,
 ) -> Response:  # fmt: skip  # two rows
     """Error reports of one run, newest first."""
     run = await visible(runtime, run_id, access)
-    return await _reports(runtime, access, run.id, tool, code, since, cursor, limit)
+    return await _reports(runtime, access, run.id, tool, code, since, until, cursor, limit)
 
 
 def _step(step: ReplayStep, *, all_: bool) -> dict[str, JsonValue]:
@@ -171,7 +283,7 @@ def _step(step: ReplayStep, *, all_: bool) -> dict[str, JsonValue]:
     }
 
 
-@router.get("/v1/runs/{run_id}/trace", response_model=shapes.Trace, responses=answers(OF_RUN, ASKED))
+@router.get("/v1/runs/{run_id}/trace", response_model=Trace, responses=answers(OF_RUN, ASKED))
 async def read_trace(
     run_id: str,
     access: Reader,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from counterfoil.core.jsontext import JsonValue
@@ -22,15 +22,18 @@ from counterfoil.doors.http.common import (
     OF_RUN,
     PAGE,
     SENT,
+    UNCHANGED,
     Cursor,
     Held,
     Json,
     Key,
+    Known,
     Limit,
     answers,
     cursor_of,
     place_of,
     plain,
+    revalidated,
     visible,
 )
 from counterfoil.doors.http.problems import Problem, documented
@@ -38,14 +41,16 @@ from counterfoil.run import Run
 
 router = APIRouter(tags=["runs"])
 
+STARTED = documented("conflict", "invalid-request", "unknown-agent")
+
 Thread = Annotated[
     str | None, Query(max_length=200, description="Of this thread alone; `main` is the main one. Needs `threads`.")
 ]
 
 
-def run_view(run: Run) -> dict[str, JsonValue]:
+async def run_view(run: Run) -> dict[str, JsonValue]:
     """A run by field."""
-    return run_json(run._fold.record, run.id, run.interaction_id)
+    return {**run_json(run._fold.record, run.id, run.interaction_id), "hint": await run.hint()}
 
 
 async def _start(
@@ -62,12 +67,10 @@ async def _start(
         priority=body.priority, not_before=body.not_before, approvals=body.approvals,
         on_disconnect=body.on_disconnect, limits=limits,
     )  # fmt: skip  # rows by what belongs together
-    return Json(run_view(run), 202, {"Location": str(request.url_for("read_run", run_id=run.id).path)})
+    return Json(await run_view(run), 202, {"Location": str(request.url_for("read_run", run_id=run.id).path)})
 
 
-@router.post(
-    "/v1/runs", status_code=202, response_model=shapes.Run, responses=answers(ALWAYS, SENT, documented("conflict"))
-)
+@router.post("/v1/runs", status_code=202, response_model=shapes.Run, responses=answers(ALWAYS, SENT, STARTED))
 async def start_run(
     body: bodies.StartRun, access: Starter, runtime: Held, request: Request, key: Key = None
 ) -> Response:
@@ -79,7 +82,7 @@ async def start_run(
     "/v1/interactions/{interaction_id}/runs",
     status_code=202,
     response_model=shapes.Run,
-    responses=answers(OF_RUN, SENT, documented("conflict")),
+    responses=answers(OF_RUN, SENT, STARTED),
 )
 async def go_on(
     interaction_id: str, body: bodies.StartRun, access: Starter, runtime: Held, request: Request, key: Key = None
@@ -93,9 +96,9 @@ async def list_runs(
     access: Reader,
     runtime: Held,
     *,
-    status: Annotated[shapes.Status | None, Query()] = None,
-    agent: Annotated[str | None, Query(max_length=200)] = None,
-    interaction: Annotated[str | None, Query(max_length=200)] = None,
+    status: Annotated[shapes.Status | None, Query(description="These alone.")] = None,
+    agent: Annotated[str | None, Query(max_length=200, description="Of this agent alone.")] = None,
+    interaction: Annotated[str | None, Query(max_length=200, description="Of this interaction alone.")] = None,
     before: Annotated[str | None, Query(max_length=200, description="Older than this run.")] = None,
     roots: Annotated[bool, Query(description="None that another run waits for; so it is without `threads`.")] = False,
     cursor: Cursor = None,
@@ -139,20 +142,19 @@ def _context(
     "/v1/runs/{run_id}",
     name="read_run",
     response_model=shapes.RunWithContext,
-    responses=answers(OF_RUN, {304: {"description": "It is as the client knows it by its ETag"}}),
+    responses=answers(OF_RUN, UNCHANGED),
 )
 async def read_run(
     run_id: str,
     access: Reader,
     runtime: Held,
-    known: Annotated[str | None, Header(alias="If-None-Match", description="The ETag of an earlier answer.")] = None,
+    known: Known = None,
 ) -> Response:
     """A run, with the first page of its context."""
     run = await visible(runtime, run_id, access)
-    answer = Json({**run_view(run), "context": _context(run, access, limit=PAGE)})
-    tag = f'W/"{hashlib.sha256(answer.body).hexdigest()[:32]}"'
-    headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
-    if known is not None and (known.strip() == "*" or tag in [one.strip() for one in known.split(",")]):
+    answer = Json({**await run_view(run), "context": _context(run, access, limit=PAGE)})
+    headers, same = revalidated(f'W/"{hashlib.sha256(answer.body).hexdigest()[:32]}"', known)
+    if same:
         return Response(status_code=304, headers=headers)
     answer.headers.update(headers)
     return answer

@@ -28,9 +28,10 @@ def open_runs(runs: Iterable[Run], watch: Watch, workers: Sequence[Worker], want
     return sorted(found, key=lambda row: -row.priority)[: max(wanted.limit, 0)]
 
 
-def counts(runs: Iterable[Run], agents: Sequence[str], pool: str) -> Counts:
+def counts(runs: Iterable[Run], agents: Sequence[str], pool: str, tenant: str | None) -> Counts:
     """See `Store.counts`."""
-    mine = [run for run in runs if not run.ended and run.new.agent in agents and run.new.pool == pool]
+    whose = [run for run in runs if tenant in (None, run.new.tenant)]
+    mine = [run for run in whose if not run.ended and run.new.agent in agents and run.new.pool == pool]
     driven = sum(run.owner is not None for run in mine)
     queued = sum(run.owner is None and run.runnable for run in mine)
     asked = sum(approval.open for run in mine for approval in (run.asked or {}).values())

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from counterfoil.adapters.stores.memory.state import Beat, next_beat
-from counterfoil.core.limits import FORGET_SECONDS, HEARTBEAT
+from counterfoil.core.limits import DEAD_AFTER, FORGET_SECONDS, HEARTBEAT
 from counterfoil.owners import Watch
 from counterfoil.store import Owner, Worker
 
@@ -17,6 +18,7 @@ class Living:
         super().__init__()
         self._locks: dict[tuple[str, str], Owner] = {}
         self._beats: dict[Owner, Beat] = {}
+        self._agents: dict[str, float] = {}
         self._watch = Watch()
 
     async def lock(self, tenant: str, name: str, owner: Owner) -> bool:
@@ -32,10 +34,18 @@ class Living:
         if self._locks.get((tenant, name)) == owner:
             del self._locks[tenant, name]
 
-    async def beat(self, owner: Owner, every: float = HEARTBEAT) -> None:
+    async def beat(self, owner: Owner, every: float = HEARTBEAT, agents: Sequence[str] = ()) -> None:
         """See `Store.beat`."""
+        now = time.monotonic()
+        for agent in agents:
+            self._agents[agent] = max(now + DEAD_AFTER * every, self._agents.get(agent, now))
+        self._agents = {agent: until for agent, until in self._agents.items() if now - until <= FORGET_SECONDS}
         beat = self._beats[owner] = next_beat(self._beats.get(owner), every)
         self._beats = {o: b for o, b in self._beats.items() if beat.at - b.at <= FORGET_SECONDS}
+
+    async def agents(self) -> dict[str, bool]:
+        """See `Store.agents`."""
+        return {agent: until >= time.monotonic() for agent, until in sorted(self._agents.items())}
 
     async def leave(self, owner: Owner) -> None:
         """See `Store.leave`."""

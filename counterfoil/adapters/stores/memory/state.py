@@ -64,11 +64,15 @@ class Log:
     """One interaction."""
 
     __slots__ = (
-        "created_at", "encoded", "entries", "erased", "id", "open_run", "participants", "runs", "sequence", "tenant",
+        "created_at", "encoded", "entries", "erased", "id", "key_digest", "open_run", "participants", "runs", "sent",
+        "sequence", "tenant",
     )  # fmt: skip  # names alone
 
     def __init__(self, tenant: str, interaction_id: str, created_at: int) -> None:
         self.created_at = created_at
+        self.key_digest: str | None = None
+        self.sent: dict[tuple[str, str], tuple[str, str]] = {}
+        """By run and key: the digest of a message, and the run's status before it."""
         self.participants: tuple[Author, ...] = ()
         self.runs: list[Run] = []
         self.tenant = tenant

@@ -38,6 +38,7 @@ from counterfoil.store import (
     StoredRow,
     Wanted,
     needs_tenant,
+    sent_before,
 )
 
 
@@ -99,14 +100,19 @@ class MemoryStore(Keys, Living, Reports):
             raise Conflict(f"interaction {log.id} has an open run, {log.open_run.new.run_id}; wait for its end")
         return log
 
-    async def open_interaction(self, tenant: str, interaction_id: str, participants: Sequence[Author], at: int) -> None:
+    async def open_interaction(
+        self, tenant: str, interaction_id: str, participants: Sequence[Author], at: int, digest: str | None = None
+    ) -> bool:
         """See `Store.open_interaction`."""
         needs_tenant(tenant)
-        if (tenant, interaction_id) in self._logs:
+        known = self._logs.get((tenant, interaction_id))
+        if known is None:
+            log = self._logs[tenant, interaction_id] = Log(tenant, interaction_id, at)
+            log.participants, log.key_digest = joined((), participants), digest
+            self._version += 1
+        elif digest is None or known.key_digest != digest:
             raise Conflict(f"interaction {interaction_id} exists already")
-        log = self._logs[tenant, interaction_id] = Log(tenant, interaction_id, at)
-        log.participants = joined((), participants)
-        self._version += 1
+        return known is None
 
     async def interaction(self, tenant: str, interaction_id: str) -> InteractionRow:
         """See `Store.interaction`."""
@@ -218,13 +224,18 @@ class MemoryStore(Keys, Living, Reports):
         for k in kept:
             self._kept.setdefault((tenant, k.id), Kept(run, k.text, len(k.text), k.size, k.digest))
 
-    async def post(self, tenant: str, run_id: str, entry: Entry) -> RunRow:
+    async def post(self, tenant: str, run_id: str, entry: Entry, request: tuple[str, str] | None = None) -> RunRow:
         """See `Store.post`."""
         run = self._run(tenant, run_id)
         before = run.row()
         if run.ended and isinstance(entry, CancelEntry):
             return before
         run.check((entry,))
+        if request is not None:
+            key, digest = request
+            if (found := run.log.sent.get((run_id, key))) is not None:
+                return sent_before(before, digest, *found)
+            run.log.sent[run_id, key] = digest, before.status
         run.log.append((entry,))
         if isinstance(entry, CancelEntry):
             for asked in (run.asked or {}).values():
@@ -269,21 +280,13 @@ class MemoryStore(Keys, Living, Reports):
         return run
 
     async def runs(
-        self,
-        tenant: str,
-        *,
-        status: str | None = None,
-        agent: str | None = None,
-        interaction_id: str | None = None,
-        limit: int = 50,
-        before: str | None = None,
-        roots: bool = False,
-    ) -> list[RunRow]:
+        self, tenant: str, *, status: str | None = None, agent: str | None = None, interaction_id: str | None = None,
+        limit: int = 50, before: str | None = None, roots: bool = False,
+    ) -> list[RunRow]:  # fmt: skip  # two rows
         """See `Store.runs`."""
         needs_tenant(tenant)
         mine = [run for run in self._runs.values() if run.new.tenant == tenant]
-        if before is not None:
-            mine = mine[: mine.index(self._run(tenant, before))]
+        mine = mine if before is None else mine[: mine.index(self._run(tenant, before))]
         found = [
             run.row()
             for run in reversed(mine)
@@ -302,9 +305,9 @@ class MemoryStore(Keys, Living, Reports):
         """See `Store.posted`."""
         return [run.new.run_id for run in self._runs.values() if run.owner == owner and run.runnable]
 
-    async def counts(self, agents: Sequence[str], pool: str = "default") -> Counts:
+    async def counts(self, agents: Sequence[str], pool: str = "default", tenant: str | None = None) -> Counts:
         """See `Store.counts`."""
-        return due.counts(self._runs.values(), agents, pool)
+        return due.counts(self._runs.values(), agents, pool, tenant)
 
     async def to_erase(self, agents: Sequence[str], at: int, limit: int) -> list[tuple[str, str]]:
         """See `Store.to_erase`."""

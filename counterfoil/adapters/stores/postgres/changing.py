@@ -21,7 +21,7 @@ from counterfoil.core.errors import Conflict, NotFound, NotPending, StoreError
 from counterfoil.core.jsontext import JsonValue, dumps, loads
 from counterfoil.core.turn import Author, joined, participants_from_json, participants_json
 from counterfoil.owners import owner_text, still_drives
-from counterfoil.store import Lease, NewRun, OverQuota, Owner, Quota, RunRow, needs_tenant
+from counterfoil.store import Lease, NewRun, OverQuota, Owner, Quota, RunRow, needs_tenant, sent_before
 
 
 async def create(pool: Pool, known: Known, new: NewRun) -> tuple[RunRow, bool]:
@@ -31,9 +31,10 @@ async def create(pool: Pool, known: Known, new: NewRun) -> tuple[RunRow, bool]:
         return await pool.transact(lambda db: _create(db, known, new))
     except BaseException as error:
         known.forget(new.tenant, new.interaction_id)
-        if not (isinstance(error, StoreError) and isinstance(error.__cause__, psycopg.errors.UniqueViolation)):
+        twice = isinstance(error, StoreError) and isinstance(error.__cause__, psycopg.errors.UniqueViolation)
+        if not (twice or (isinstance(error, Conflict) and new.key is not None)):
             raise
-    # Somebody else has just made what this one wanted to make: now it is there to be seen.
+    # Somebody else has just made what this one wanted to make, or the same request: now it is there to be seen.
     return await pool.transact(lambda db: _create(db, known, new))
 
 
@@ -110,14 +111,17 @@ def _interaction_for(found: Sequence[Any] | None, new: NewRun) -> Talk | None:
 
 
 async def open_interaction(
-    db: Db, tenant: str, interaction_id: str, participants: Sequence[Author], at: int
-) -> None:  # fmt: skip  # one row
+    db: Db, tenant: str, interaction_id: str, participants: Sequence[Author], at: int, digest: str | None
+) -> bool:  # fmt: skip  # one row
     """See `Store.open_interaction`."""
     needs_tenant(tenant)
     who = dumps(participants_json(participants))
     name = named(tenant, interaction_id)
-    if await fetch_one(db, "open_interaction", name, tenant, interaction_id, GENESIS, who, at) is None:
+    if await fetch_one(db, "open_interaction", name, tenant, interaction_id, GENESIS, who, at, digest) is not None:
+        return True
+    if digest is None or await fetch_one(db, "interaction_digest", name) != (digest,):
         raise Conflict(f"interaction {interaction_id} exists already")
+    return False
 
 
 async def _take(db: Db, held: Held, owner: Owner) -> Lease:
@@ -175,12 +179,19 @@ async def reopen(db: Db, row: RunRow, owner: Owner) -> Lease | None:
     return await _take(db, held, owner)
 
 
-async def post(db: Db, tenant: str, run_id: str, entry: Entry) -> RunRow:
+async def post(
+    db: Db, tenant: str, run_id: str, entry: Entry, request: tuple[str, str] | None = None
+) -> RunRow:  # fmt: skip  # one row
     """See `Store.post`."""
     held = await hold(db, tenant, run_id)
     before = held.row
     if isinstance(entry, CancelEntry) and before.status not in ("running", "paused"):
         return before
+    if request is not None:
+        key, digest = request
+        if (found := await fetch_one(db, "sent", held.number, key)) is not None:
+            return sent_before(before, digest, *found)
+        await send(db, "new_sent", held.number, key, digest, before.status)
     check(held.known((), is_asking=False), run_id, (entry,), {})
     await append(db, held.talk, held.number, (entry,))
     if isinstance(entry, CancelEntry):

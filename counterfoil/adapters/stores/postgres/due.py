@@ -32,9 +32,9 @@ async def posted(db: Db, owner: Owner) -> list[str]:
     return [run_id for (run_id,) in await fetch(db, "posted", owner_text(owner))]
 
 
-async def counts(db: Db, agents: Sequence[str], pool: str) -> Counts:
+async def counts(db: Db, agents: Sequence[str], pool: str, tenant: str | None) -> Counts:
     """See `Store.counts`."""
-    return Counts(*cast("tuple[int, int, int, int]", await fetch_one(db, "counts", list(agents), pool)))
+    return Counts(*cast("tuple[int, int, int, int]", await fetch_one(db, "counts", list(agents), pool, tenant)))
 
 
 async def to_erase(db: Db, agents: Sequence[str], at: int, limit: int) -> list[tuple[str, str]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from counterfoil.adapters.stores.postgres.database import Db
 from counterfoil.adapters.stores.postgres.known import named
 from counterfoil.adapters.stores.postgres.pool import fetch, fetch_one, send
@@ -10,9 +12,14 @@ from counterfoil.owners import Watch, owner_of, owner_text
 from counterfoil.store import Owner, Worker
 
 
-async def beat(db: Db, owner: Owner, every: float) -> None:
+async def beat(db: Db, owner: Owner, every: float, agents: Sequence[str]) -> None:
     """See `Store.beat`."""
-    await send(db, "beat", owner_text(owner), every, DEAD_AFTER * every, FORGET_SECONDS)
+    await send(db, "beat", owner_text(owner), every, DEAD_AFTER * every, FORGET_SECONDS, list(agents))
+
+
+async def agents(db: Db) -> dict[str, bool]:
+    """See `Store.agents`."""
+    return dict(await fetch(db, "agents"))
 
 
 async def leave(db: Db, owner: Owner) -> None:

@@ -148,9 +148,11 @@ class PostgresStore:
         pool = self._pool
         return await pool.finish(changing.create(pool, self._known, new))
 
-    async def open_interaction(self, tenant: str, interaction_id: str, participants: Sequence[Author], at: int) -> None:
+    async def open_interaction(
+        self, tenant: str, interaction_id: str, participants: Sequence[Author], at: int, digest: str | None = None
+    ) -> bool:
         """See `Store.open_interaction`."""
-        await self._write(changing.open_interaction, tenant, interaction_id, participants, at)
+        return await self._write(changing.open_interaction, tenant, interaction_id, participants, at, digest)
 
     async def interaction(self, tenant: str, interaction_id: str) -> InteractionRow:
         """See `Store.interaction`."""
@@ -181,9 +183,13 @@ class PostgresStore:
         """See `Store.unlock`."""
         await self._write(living.unlock, tenant, name, owner)
 
-    async def beat(self, owner: Owner, every: float = HEARTBEAT) -> None:
+    async def beat(self, owner: Owner, every: float = HEARTBEAT, agents: Sequence[str] = ()) -> None:
         """See `Store.beat`."""
-        await self._write(living.beat, owner, every)
+        await self._write(living.beat, owner, every, agents)
+
+    async def agents(self) -> dict[str, bool]:
+        """See `Store.agents`."""
+        return await self._read(living.agents)
 
     async def leave(self, owner: Owner) -> None:
         """See `Store.leave`."""
@@ -212,9 +218,9 @@ class PostgresStore:
         what = appending.Commit(lease, entries, change, reports, kept, expect)
         return await appending.commit(pool, self._known, what)
 
-    async def post(self, tenant: str, run_id: str, entry: Entry) -> RunRow:
+    async def post(self, tenant: str, run_id: str, entry: Entry, request: tuple[str, str] | None = None) -> RunRow:
         """See `Store.post`."""
-        return await self._write(changing.post, tenant, run_id, entry)
+        return await self._write(changing.post, tenant, run_id, entry, request)
 
     async def decide(self, tenant: str, run_id: str, call_id: str, decision: Decision) -> tuple[Approval, bool]:
         """See `Store.decide`."""
@@ -252,9 +258,9 @@ class PostgresStore:
         """See `Store.posted`."""
         return await self._read(due.posted, owner)
 
-    async def counts(self, agents: Sequence[str], pool: str = "default") -> Counts:
+    async def counts(self, agents: Sequence[str], pool: str = "default", tenant: str | None = None) -> Counts:
         """See `Store.counts`."""
-        return await self._read(due.counts, agents, pool)
+        return await self._read(due.counts, agents, pool, tenant)
 
     async def to_erase(self, agents: Sequence[str], at: int, limit: int) -> list[tuple[str, str]]:
         """See `Store.to_erase`."""

@@ -17,7 +17,7 @@ from counterfoil.core.errors import Conflict, NotFound, NotPending
 from counterfoil.core.jsontext import JsonValue, dumps, loads
 from counterfoil.core.turn import Author, joined, participants_from_json, participants_json
 from counterfoil.owners import owner_text, still_drives
-from counterfoil.store import Lease, NewRun, OverQuota, Owner, Quota, RunRow, needs_tenant
+from counterfoil.store import Lease, NewRun, OverQuota, Owner, Quota, RunRow, needs_tenant, sent_before
 
 
 def create(db: WritingConnection, new: NewRun) -> tuple[RunRow, bool]:
@@ -96,13 +96,18 @@ def _last(db: WritingConnection, interaction: int) -> tuple[int | None, bytes | 
 
 
 def open_interaction(
-    db: WritingConnection, tenant: str, interaction_id: str, participants: Sequence[Author], at: int
-) -> None:
+    db: WritingConnection, tenant: str, interaction_id: str, participants: Sequence[Author], at: int,
+    digest: str | None,
+) -> bool:  # fmt: skip  # two rows
     """See `Store.open_interaction`."""
     needs_tenant(tenant)
-    if db.execute(SQL["interaction"], (tenant, interaction_id)).fetchone() is not None:
+    found = db.execute(SQL["interaction_digest"], (tenant, interaction_id)).fetchone()
+    if found is None:
+        values = tenant, interaction_id, dumps(participants_json(participants)), at, digest
+        db.execute(SQL["begin_interaction"], values)
+    elif digest is None or found[0] != digest:
         raise Conflict(f"interaction {interaction_id} exists already")
-    db.execute(SQL["new_interaction"], (tenant, interaction_id, dumps(participants_json(participants)), at))
+    return found is None
 
 
 def _interaction_for(db: WritingConnection, new: NewRun) -> tuple[int | None, bytes | None]:
@@ -171,14 +176,22 @@ def reopen(db: WritingConnection, row: RunRow, owner: Owner) -> Lease | None:
     return Lease(row.tenant, row.run_id, now.interaction_id, row.epoch + 1)
 
 
-def post(db: WritingConnection, tenant: str, run_id: str, entry: Entry) -> RunRow:
+def post(
+    db: WritingConnection, tenant: str, run_id: str, entry: Entry, request: tuple[str, str] | None = None
+) -> RunRow:
     """See `Store.post`."""
     before = run_row(db, tenant, run_id)
     ended = before.status not in ("running", "paused")
     if ended and isinstance(entry, CancelEntry):
         return before
     run, tip = db.run_and_tip(tenant, run_id)
+    if request is not None:
+        key, digest = request
+        if (found := db.execute(SQL["sent"], (run.number, key)).fetchone()) is not None:
+            return sent_before(before, digest, *found)
     check(db, run, tip, run_id, (entry,))
+    if request is not None:
+        db.execute(SQL["new_sent"], (run.number, *request, before.status))
     db.rows += rows_for(tip, run.number, (entry,))
     if isinstance(entry, CancelEntry):
         db.execute(SQL["close_approvals"], (run.number,))

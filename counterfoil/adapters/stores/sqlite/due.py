@@ -42,9 +42,10 @@ def posted(db: Connection, owner: Owner) -> list[str]:
     return [run_id for (run_id,) in db.execute(SQL["posted"], (owner_text(owner),)).fetchall()]
 
 
-def counts(db: Connection, agents: Sequence[str], pool: str) -> Counts:
+def counts(db: Connection, agents: Sequence[str], pool: str, tenant: str | None) -> Counts:
     """See `Store.counts`."""
-    found = [db.execute(SQL["counts"], {"agent": agent, "pool": pool}).fetchone() for agent in set(agents)]
+    where = [{"agent": agent, "pool": pool, "tenant": tenant} for agent in set(agents)]
+    found = [db.execute(SQL["counts"], values).fetchone() for values in where]
     return Counts(*map(sum, zip(*found, strict=True))) if found else Counts(0, 0, 0, 0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from sqlite3 import Connection
 
 from counterfoil.adapters.stores.sqlite.database import SQL
@@ -11,11 +12,19 @@ from counterfoil.owners import Watch, owner_of, owner_text
 from counterfoil.store import Owner, Worker
 
 
-def beat(db: WritingConnection, owner: Owner, every: float) -> None:
+def beat(db: WritingConnection, owner: Owner, every: float, agents: Sequence[str]) -> None:
     """See `Store.beat`."""
     name = owner_text(owner)
+    for agent in agents:
+        db.execute(SQL["has_agent"], (agent, DEAD_AFTER * every * 1_000_000))
+    db.execute(SQL["forget_agents"], (FORGET_SECONDS * 1_000_000,))
     db.execute(SQL["beat"], {"owner": name, "every": every, "gap": DEAD_AFTER * every * 1_000_000})
     db.execute(SQL["forget_workers"], (name, FORGET_SECONDS * 1_000_000))
+
+
+def agents(db: Connection) -> dict[str, bool]:
+    """See `Store.agents`."""
+    return {name: bool(lives) for name, lives in db.execute(SQL["agents"]).fetchall()}
 
 
 def leave(db: WritingConnection, owner: Owner) -> None:

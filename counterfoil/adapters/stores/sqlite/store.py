@@ -122,9 +122,12 @@ class SqliteStore:
         """See `Store.create`."""
         return await self._write.submit(changing.create, new)
 
-    async def open_interaction(self, tenant: str, interaction_id: str, participants: Sequence[Author], at: int) -> None:
+    async def open_interaction(
+        self, tenant: str, interaction_id: str, participants: Sequence[Author], at: int, digest: str | None = None
+    ) -> bool:
         """See `Store.open_interaction`."""
-        await self._write.submit(changing.open_interaction, tenant, interaction_id, participants, at)
+        begun = tenant, interaction_id, participants, at, digest
+        return await self._write.submit(changing.open_interaction, *begun)
 
     async def interaction(self, tenant: str, interaction_id: str) -> InteractionRow:
         """See `Store.interaction`."""
@@ -155,9 +158,13 @@ class SqliteStore:
         """See `Store.unlock`."""
         await self._write.submit(living.unlock, tenant, name, owner)
 
-    async def beat(self, owner: Owner, every: float = HEARTBEAT) -> None:
+    async def beat(self, owner: Owner, every: float = HEARTBEAT, agents: Sequence[str] = ()) -> None:
         """See `Store.beat`."""
-        await self._write.submit(living.beat, owner, every)
+        await self._write.submit(living.beat, owner, every, agents)
+
+    async def agents(self) -> dict[str, bool]:
+        """See `Store.agents`."""
+        return await self._read.submit(living.agents)
 
     async def leave(self, owner: Owner) -> None:
         """See `Store.leave`."""
@@ -195,9 +202,9 @@ class SqliteStore:
         """See `store.CommitsNow`."""
         return (self._writer or self._write).at_once(lease, appending.at_once, lease, entries)
 
-    async def post(self, tenant: str, run_id: str, entry: Entry) -> RunRow:
+    async def post(self, tenant: str, run_id: str, entry: Entry, request: tuple[str, str] | None = None) -> RunRow:
         """See `Store.post`."""
-        return await self._write.submit(changing.post, tenant, run_id, entry)
+        return await self._write.submit(changing.post, tenant, run_id, entry, request)
 
     async def decide(self, tenant: str, run_id: str, call_id: str, decision: Decision) -> tuple[Approval, bool]:
         """See `Store.decide`."""
@@ -237,9 +244,9 @@ class SqliteStore:
         """See `Store.posted`."""
         return await self._read.submit(due.posted, owner)
 
-    async def counts(self, agents: Sequence[str], pool: str = "default") -> Counts:
+    async def counts(self, agents: Sequence[str], pool: str = "default", tenant: str | None = None) -> Counts:
         """See `Store.counts`."""
-        return await self._read.submit(due.counts, agents, pool)
+        return await self._read.submit(due.counts, agents, pool, tenant)
 
     async def to_erase(self, agents: Sequence[str], at: int, limit: int) -> list[tuple[str, str]]:
         """See `Store.to_erase`."""

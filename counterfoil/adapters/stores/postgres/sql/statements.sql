@@ -39,9 +39,18 @@ INSERT INTO interactions (
 ) VALUES ($1, $2, $3, $4, $5, 1, $6, $7, $8, $9, $10)
 
 -- name: open_interaction
-INSERT INTO interactions (name, tenant, id, version, entry, hash, following, participants, created_at)
-VALUES ($1, $2, $3, 1, 0, $4, 1, $5, $6)
+INSERT INTO interactions (name, tenant, id, version, entry, hash, following, participants, created_at, key_digest)
+VALUES ($1, $2, $3, 1, 0, $4, 1, $5, $6, $7)
 ON CONFLICT DO NOTHING RETURNING number
+
+-- name: interaction_digest
+SELECT key_digest FROM interactions WHERE name = $1
+
+-- name: sent
+SELECT digest, status FROM sent WHERE run = $1 AND key = $2
+
+-- name: new_sent
+INSERT INTO sent (run, key, digest, status) VALUES ($1, $2, $3, $4)
 
 -- name: join
 UPDATE interactions SET participants = $2 WHERE number = $1
@@ -149,12 +158,22 @@ DELETE FROM locks WHERE name = $1 AND owner = $2
 -- name: beat
 WITH forgotten AS (
     DELETE FROM workers WHERE owner <> $1 AND beat_at < statement_timestamp() - $4::float8 * INTERVAL '1 second'
+), gone AS (
+    DELETE FROM agents WHERE name <> ALL($5::text[])
+        AND until < statement_timestamp() - $4::float8 * INTERVAL '1 second'
+), here AS (
+    INSERT INTO agents AS a (name, until)
+    SELECT name, statement_timestamp() + $3::float8 * INTERVAL '1 second' FROM unnest($5) AS name ORDER BY name
+    ON CONFLICT (name) DO UPDATE SET until = greatest(a.until, excluded.until)
 )
 INSERT INTO workers AS w (owner, beat_at, every, since) VALUES ($1, statement_timestamp(), $2, statement_timestamp())
 ON CONFLICT (owner) DO UPDATE SET
     since = CASE WHEN excluded.beat_at - w.beat_at > $3::float8 * INTERVAL '1 second' THEN excluded.since
         ELSE w.since END,
     beat_at = excluded.beat_at, every = excluded.every
+
+-- name: agents
+SELECT name, until >= statement_timestamp() FROM agents ORDER BY name
 
 -- name: leave
 DELETE FROM workers WHERE owner = $1
@@ -284,13 +303,18 @@ SELECT id FROM runs WHERE runnable AND owner = $1
 
 -- name: counts
 SELECT
-    (SELECT count(*) FROM runs WHERE owner IS NOT NULL AND agent = ANY($1::text[]) AND pool = $2),
+    (SELECT count(*) FROM runs WHERE owner IS NOT NULL AND agent = ANY($1::text[]) AND pool = $2
+            AND ($3::text IS NULL OR tenant = $3)),
     (SELECT count(*) FROM runs
-        WHERE runnable AND owner IS NULL AND not_before IS NULL AND agent = ANY($1) AND pool = $2)
+        WHERE runnable AND owner IS NULL AND not_before IS NULL AND agent = ANY($1) AND pool = $2
+            AND ($3::text IS NULL OR tenant = $3))
     + (SELECT count(*) FROM runs
-        WHERE runnable AND owner IS NULL AND not_before IS NOT NULL AND agent = ANY($1) AND pool = $2),
-    (SELECT count(*) FROM runs WHERE status = 'paused' AND NOT runnable AND agent = ANY($1) AND pool = $2),
-    (SELECT count(*) FROM approvals a JOIN runs r ON r.number = a.run WHERE a.open AND r.agent = ANY($1) AND r.pool = $2)
+        WHERE runnable AND owner IS NULL AND not_before IS NOT NULL AND agent = ANY($1) AND pool = $2
+            AND ($3::text IS NULL OR tenant = $3)),
+    (SELECT count(*) FROM runs WHERE status = 'paused' AND NOT runnable AND agent = ANY($1) AND pool = $2
+            AND ($3::text IS NULL OR tenant = $3)),
+    (SELECT count(*) FROM approvals a JOIN runs r ON r.number = a.run
+        WHERE a.open AND r.agent = ANY($1) AND r.pool = $2 AND ($3 IS NULL OR r.tenant = $3))
 
 -- name: to_erase
 SELECT tenant, id FROM runs WHERE agent = ANY($1::text[]) AND ended_at < $2 AND erased_at IS NULL
@@ -321,8 +345,7 @@ WHERE hashtextextended(p.tenant, 0) = hashtextextended($1, 0) AND p.tenant = $1
     AND ($2::bigint IS NULL OR p.run = $2)
     AND ($3::text IS NULL OR p.tool = $3)
     AND ($4::text IS NULL OR p.code = $4)
-    AND ($5::bigint IS NULL OR p.at >= $5)
-    AND ($6::bigint IS NULL OR p.at <= $6)
+    AND p.at BETWEEN coalesce($5, '-9223372036854775808'::bigint) AND coalesce($6, 9223372036854775807)
     AND (NOT $8::boolean OR EXISTS (SELECT 1 FROM runs r WHERE r.number = p.run AND r.parent IS NULL))
 ORDER BY p.at DESC, p.number DESC LIMIT $7
 
@@ -332,8 +355,7 @@ WHERE hashtextextended(p.tenant, 0) = hashtextextended($1, 0) AND p.tenant = $1
     AND ($2::bigint IS NULL OR p.run = $2)
     AND ($3::text IS NULL OR p.tool = $3)
     AND ($4::text IS NULL OR p.code = $4)
-    AND ($5::bigint IS NULL OR p.at >= $5)
-    AND ($6::bigint IS NULL OR p.at <= $6)
+    AND p.at BETWEEN coalesce($5, '-9223372036854775808'::bigint) AND coalesce($6, 9223372036854775807)
     AND (NOT $8::boolean OR EXISTS (SELECT 1 FROM runs r WHERE r.number = p.run AND r.parent IS NULL))
 GROUP BY p.tool, p.code ORDER BY last DESC, p.tool, coalesce(p.code, '') LIMIT $7
 

@@ -31,6 +31,18 @@ SELECT number, open_run, participants FROM interactions WHERE tenant = ? AND id 
 -- name: new_interaction
 INSERT INTO interactions (tenant, id, participants, created_at) VALUES (?, ?, ?, ?)
 
+-- name: begin_interaction
+INSERT INTO interactions (tenant, id, participants, created_at, key_digest) VALUES (?, ?, ?, ?, ?)
+
+-- name: interaction_digest
+SELECT key_digest FROM interactions WHERE tenant = ? AND id = ?
+
+-- name: sent
+SELECT digest, status FROM sent WHERE run = ? AND key = ?
+
+-- name: new_sent
+INSERT INTO sent (run, key, digest, status) VALUES (?, ?, ?, ?)
+
 -- name: join
 UPDATE interactions SET participants = ? WHERE number = ?
 
@@ -124,6 +136,16 @@ ON CONFLICT (owner) DO UPDATE SET
 
 -- name: forget_workers
 DELETE FROM workers WHERE owner <> ? AND beat_at < {now} - ?
+
+-- name: has_agent
+INSERT INTO agents (name, until) VALUES (?, {now} + ?)
+ON CONFLICT (name) DO UPDATE SET until = max(until, excluded.until)
+
+-- name: forget_agents
+DELETE FROM agents WHERE until < {now} - ?
+
+-- name: agents
+SELECT name, until >= {now} FROM agents ORDER BY name
 
 -- name: leave
 DELETE FROM workers WHERE owner = ?
@@ -250,14 +272,18 @@ SELECT id FROM runs INDEXED BY runs_posted WHERE runnable = 1 AND owner IS NOT N
 
 -- name: counts
 SELECT
-    (SELECT count(*) FROM runs WHERE owner IS NOT NULL AND agent = :agent AND pool = :pool),
+    (SELECT count(*) FROM runs WHERE owner IS NOT NULL AND agent = :agent AND pool = :pool
+            AND (:tenant IS NULL OR tenant = :tenant)),
     (SELECT count(*) FROM runs
-        WHERE runnable = 1 AND owner IS NULL AND not_before IS NULL AND agent = :agent AND pool = :pool)
+        WHERE runnable = 1 AND owner IS NULL AND not_before IS NULL AND agent = :agent AND pool = :pool
+            AND (:tenant IS NULL OR tenant = :tenant))
     + (SELECT count(*) FROM runs
-        WHERE runnable = 1 AND owner IS NULL AND not_before IS NOT NULL AND agent = :agent AND pool = :pool),
-    (SELECT count(*) FROM runs WHERE status = 'paused' AND runnable = 0 AND agent = :agent AND pool = :pool),
+        WHERE runnable = 1 AND owner IS NULL AND not_before IS NOT NULL AND agent = :agent AND pool = :pool
+            AND (:tenant IS NULL OR tenant = :tenant)),
+    (SELECT count(*) FROM runs WHERE status = 'paused' AND runnable = 0 AND agent = :agent AND pool = :pool
+            AND (:tenant IS NULL OR tenant = :tenant)),
     (SELECT count(*) FROM approvals a JOIN runs r ON r.number = a.run
-        WHERE a.open = 1 AND r.agent = :agent AND r.pool = :pool)
+        WHERE a.open = 1 AND r.agent = :agent AND r.pool = :pool AND (:tenant IS NULL OR r.tenant = :tenant))
 
 -- name: to_erase
 SELECT tenant, id, ended_at FROM runs WHERE agent = ? AND ended_at IS NOT NULL AND ended_at < ? AND erased_at IS NULL
@@ -285,8 +311,7 @@ WHERE p.tenant = :tenant
     AND (:run IS NULL OR p.run = :run)
     AND (:tool IS NULL OR p.tool = :tool)
     AND (:code IS NULL OR p.code = :code)
-    AND (:since IS NULL OR p.at >= :since)
-    AND (:until IS NULL OR p.at <= :until)
+    AND p.at BETWEEN coalesce(:since, -9223372036854775808) AND coalesce(:until, 9223372036854775807)
     AND (NOT :main OR EXISTS (SELECT 1 FROM runs r WHERE r.number = p.run AND r.parent IS NULL))
 ORDER BY p.at DESC, p.number DESC LIMIT :limit
 
@@ -296,8 +321,7 @@ WHERE p.tenant = :tenant
     AND (:run IS NULL OR p.run = :run)
     AND (:tool IS NULL OR p.tool = :tool)
     AND (:code IS NULL OR p.code = :code)
-    AND (:since IS NULL OR p.at >= :since)
-    AND (:until IS NULL OR p.at <= :until)
+    AND p.at BETWEEN coalesce(:since, -9223372036854775808) AND coalesce(:until, 9223372036854775807)
     AND (NOT :main OR EXISTS (SELECT 1 FROM runs r WHERE r.number = p.run AND r.parent IS NULL))
 GROUP BY p.tool, p.code ORDER BY last DESC, p.tool, coalesce(p.code, '') LIMIT :limit
 
