@@ -162,9 +162,9 @@ class Reading:
         Args:
             run_id: the run.
             after: a reading number; items with a larger one are given.
-            thread: None: the run's own thread, which of a root run is the main one; a thread's id, or ``main``: that
-                one, whole, whichever runs of the interaction wrote on it; ``...``: every thread of the run and the
-                runs below it.
+            thread: None: the run's own thread, which of a root run is the main one; ``main``: what it wrote on that
+                one; a thread's id: that one, whole, whichever runs of the interaction wrote on it; ``...``: every
+                thread of the run and the runs below it.
             limit: items at most.
             tenant: whose.
         """
