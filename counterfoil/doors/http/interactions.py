@@ -51,7 +51,7 @@ async def create_interaction(
     return Json(_view(row), 201, {"Location": place})
 
 
-@router.get("/v1/interactions", response_model=shapes.Interactions, responses=answers(ALWAYS, ASKED))
+@router.get("/v1/interactions", response_model=shapes.Interactions, responses=answers(OF_RUN, ASKED))
 async def list_interactions(access: Reader, runtime: Held, cursor: Cursor = None, limit: Limit = PAGE) -> Response:
     """Conversations, newest first."""
     before = None if cursor is None else plain(place_of(cursor))
