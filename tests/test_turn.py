@@ -187,6 +187,7 @@ def test_a_call_part_has_every_field_in_camel_case() -> None:
     assert call_part(book.call(0)).to_json() == {
         "kind": "TOOL_CALL",
         "callId": "c0.0",
+        "childRunId": None,
         "providerCallId": "p0.0",
         "toolName": "refund",
         "rawInput": '{"cents": 500}',

@@ -102,8 +102,9 @@ class ToolCallPart:
         return "TOOL_CALL"
 
     def to_json(self) -> dict[str, JsonValue]:
-        """The part by field, in camelCase; absent ones are left out."""
-        out: dict[str, JsonValue] = {
+        """The part by field, in camelCase; every one is present, empty ones null."""
+        a = self.approval
+        return {
             "kind": self.kind,
             "callId": self.call_id,
             "providerCallId": self.provider_call_id,
@@ -115,19 +116,17 @@ class ToolCallPart:
             "input": self.input,
             "effectiveInput": self.effective_input,
             "decision": self.decision,
-        }
-        if self.child_run_id is not None:
-            out["childRunId"] = self.child_run_id
-        if self.approval is not None:
-            a = self.approval
-            out["approval"] = {
+            "childRunId": self.child_run_id,
+            "approval": None
+            if a is None
+            else {
                 "id": a.id,
                 "decision": a.decision,
                 "by": a.by,
                 "at": date_json(a.at) if a.at else None,
                 "reason": a.reason,
-            }
-        return out
+            },
+        }
 
 
 FLAGS: tuple[tuple[str, type], ...] = (
