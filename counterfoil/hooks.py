@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -74,6 +75,9 @@ class AfterCall:
     tool: Tool
     input: JsonValue
     result: ToolResult
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "result", copy(self.result))  # what a guard changes in place is changed for nobody
 
 
 @dataclass(frozen=True, slots=True)

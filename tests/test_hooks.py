@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from counterfoil import Agent, Caller, Change, Hooks, Run, Runtime, Skip, tool
+from counterfoil import Agent, CallEnded, Caller, Change, Hooks, Run, Runtime, Skip, ToolResult, tool
 from counterfoil.hooks import AfterCall, AfterModel, BeforeCall, BeforeModel, BodyBegins, join_hooks
 from counterfoil.testing import ScriptedModel, call, say
 from tests.boundary import go
@@ -159,6 +159,24 @@ def test_a_guard_sees_a_copy_that_it_may_spoil():
     seen = go([look], call("look"), hooks=[Hooks(before_call=spoils, after_call=spoils)])
     assert seen.run.calls[0].effective_input == {"word": "a"}
     assert seen.read == "a"
+
+
+def test_details_that_a_hook_or_a_reader_changes_in_place_are_changed_for_nobody():
+    @tool
+    async def weighs() -> ToolResult:
+        """Weigh."""
+        return ToolResult.text("3").with_details({"scale": [1]})
+
+    def spoils(seen: Any) -> None:
+        seen.details["scale"].append(2)
+
+    hooks = Hooks(
+        after_call=lambda seen: spoils(seen.result),
+        on_event=lambda event: spoils(event.part.result) if isinstance(event, CallEnded) else None,
+    )
+    seen = go([weighs], call("weighs"), hooks=[hooks])
+    spoils(seen.run.results[0].result)
+    assert seen.run.results[0].result.details == {"scale": [1]}
 
 
 def test_no_hooks_at_all_is_an_empty_list_for_each_place():

@@ -168,6 +168,15 @@ def test_extensions_hold_one_value_of_each_type():
     assert list(result.with_extensions(3).extensions) == [3]
 
 
+@law("1.1.immutable")
+def test_a_copy_shares_nothing_that_could_be_changed_in_place():
+    result = ToolResult.text("a").with_details({"a": [1]})
+    for copied in (copy.copy(result), copy.deepcopy(result)):
+        assert copied == result
+        copied.details["a"].append(2)
+        assert result.details == {"a": [1]}
+
+
 @law("1.1.extensions", "1.1.immutable", "source.003.clone", "source.004.clone")
 def test_extensions_are_no_part_of_equality_and_are_not_stored_sent_or_copied_apart():
     lock = threading.Lock()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TypeAlias
 
 from counterfoil.core.call_entries import ResultEntry
@@ -108,7 +109,7 @@ def result_part(call: CallState, run: RunState) -> ToolResultPart:
         call_id=entry.call_id,
         tool_name=entry.tool_name,
         output=None if entry.kept_id else output_of(_as_returned(call, entry)),
-        result=entry.result,
+        result=entry.result if entry.result.details is None else copy(entry.result),  # whoever reads may spoil it
         result_size=entry.size,
         sequence=call.turn.result_sequence(call.index),
         author=result_author(entry, run),

@@ -137,6 +137,10 @@ class ToolResult:
         """A copy with one more extension; it replaces an earlier one of its type."""
         return self._with(extensions=Extensions(*self.extensions, value))
 
+    def __copy__(self) -> ToolResult:
+        """A copy that shares nothing that could be changed in place."""
+        return self._with(details=None if self.details is None else normal(self.details))
+
     def _with(self, **changes: object) -> ToolResult:
         fields = (self.content, self.outcome, self.details, self.extensions, self.terminate, self.narration)
         result = seal(*fields)
