@@ -74,6 +74,8 @@ WAYS = {
     "waits": Way("cancelled", "Agent"),
     "held": Way("cancelled", "Agent"),
 }  # by the call's id; `again` is the second one of the id `same`
+SAME = ("sequence", "date", "author", "resultSize", "toolResultId", "rejectionReason")
+"""Fields that the items have in common with the parts of the timeline and of the events."""
 WHOLE = ("told", "empty", "picture", "long_text", "coded", "why", "edited")
 """Results that are read whole too."""
 DECISIONS: dict[str, dict[str, Any]] = {
@@ -168,6 +170,8 @@ class Shown:
     others: list[list[dict[str, Any]]] = field(default_factory=list)
     """The same in other answers."""
     timeline: dict[str, dict[str, Any]] = field(default_factory=dict)
+    live: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The parts that the events brought."""
     whole: dict[str, tuple[bytes, str]] = field(default_factory=dict)
     """The whole result, and the header with its size."""
     read: dict[str, str] = field(default_factory=dict)
@@ -178,6 +182,11 @@ class Shown:
         results = [i for i in self.items if i["kind"] == "ToolResult"]
         at = next(n for n, i in enumerate(results) if i["toolCallId"] == ("same" if way == "again" else way))
         return results[at + (way == "again")]
+
+
+def flat(item: dict[str, Any]) -> dict[str, Any]:
+    """With an author that can be looked up."""
+    return {**item, "author": tuple(item["author"].values())}
 
 
 async def decided(http: Served, shown: Shown) -> None:
@@ -209,6 +218,9 @@ async def shows(http: Served, shown: Shown) -> None:
     shown.others.append((await http.client.get(address)).json()["context"]["items"])
     timeline = (await http.client.get(f"{address}/timeline")).json()["items"]
     shown.timeline = {i["callId"]: i for i in timeline if i["kind"] == "TOOL_RESULT"}
+    ended = [e["data"] for e in await http.events(shown.run_id) if e["event"] == "CallEnded"]
+    shown.live = {data["callId"]: data["part"] for data in ended}
+    assert len(ended) == len(shown.live)
     for way in WHOLE:
         item = shown.of(way)
         answer = await http.client.get(f"{address}/tool-results/{item['sequence']}")
@@ -321,7 +333,10 @@ def test_items_stand_in_reading_order_and_each_answer_has_the_same(table: dict[s
     asked = {i["toolCallId"]: i["date"] for i in shown.items if i["kind"] == "ToolCall"}
     now = datetime.now(UTC).isoformat()
     assert all(asked[i["toolCallId"]] <= i["date"] < now for i in results)
-    assert {i["toolCallId"]: i["date"] for i in results} == {id_: i["date"] for id_, i in shown.timeline.items()}
+    for parts in (shown.timeline, shown.live):
+        assert {(i["toolCallId"], *(i[name] for name in SAME)) for i in map(flat, results)} == {
+            (id_, *(i.get(name) for name in SAME)) for id_, i in ((id_, flat(part)) for id_, part in parts.items())
+        }
 
 
 @law("2.6")
