@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from types import AsyncGeneratorType
 from typing import Any, Protocol, cast
 
-from counterfoil.core import words
+from counterfoil.core import plain_entries, words
 from counterfoil.core.entries import CallRecord, CancelEntry, TurnEntry
 from counterfoil.core.errors import DefinitionError, ModelError
 from counterfoil.core.events import TurnDelta
@@ -327,14 +327,13 @@ class Asking(Writing):
                 if self.agent.prices is not None or self.run.limits.cost is not None:
                     must = self.run.limits.cost is not None
                     usage = priced(usage, turn.model, self.agent.prices, must=must)
-            entry = TurnEntry(
-                run_id=self.run.run_id, thread_id=self.env.thread_id, at=self.effects.now(), step=self.run.turns,
-                text=clean_text(turn.text) if turn.text else "", calls=self._records(turn.calls, offer.names),
-                stop=turn.stop if type(turn.stop) is str else _text(turn.stop, "stop"),
-                usage=usage, discarded=discarded,
-                model=turn.model if type(turn.model) is str else _text(turn.model, "model"),
-                offered=offer.digest, reasoning=None if reasoning is None else normal(reasoning),
-                thought=clean_text("".join(self._thought)) if self._thought else "",
+            entry = plain_entries.turn(
+                self.run.run_id, self.env.thread_id, self.effects.now(), self.run.turns,
+                clean_text(turn.text) if turn.text else "", self._records(turn.calls, offer.names),
+                turn.stop if type(turn.stop) is str else _text(turn.stop, "stop"),
+                usage, discarded, turn.model if type(turn.model) is str else _text(turn.model, "model"),
+                offer.digest, None if reasoning is None else normal(reasoning),
+                clean_text("".join(self._thought)) if self._thought else "",
             )  # fmt: skip  # rows by what belongs together
             self._discarded = NO_USAGE
             return entry

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, cast
 
-from counterfoil.core import words
+from counterfoil.core import plain_entries, words
 from counterfoil.core.call_entries import LateEntry, MemoEntry, ResultEntry, StartEntry
 from counterfoil.core.entries import EndedEntry, Entry, RunEntry
 from counterfoil.core.jsontext import JsonValue, loads, normal
@@ -188,24 +188,15 @@ class Batch(Docket, ExecutionHooks):
     def _start(self, call: CallState, ready: Ready, now: int) -> None:
         if ready.child is None:
             self.starting.append((call.index, ready))
-        record, tool = call.record, ready.tool
-        entry = StartEntry(
-            run_id=self.env.run_id,
-            thread_id=self.env.thread_id,
-            at=now,
-            step=call.turn.step,
-            index=call.index,
-            call_id=record.call_id,
-            tool_name=record.tool_name,
-            attempt=ready.attempt,
-            key=self.env.key(call),
-            safe=tool.safe,
-            effective=ready.effective,
-            parsed=ready.parsed,
-            approval_id=ready.approval_id,
-            lock=None if ready.child else ready.lock,
-            child=ready.child_id,
-        )
+        env, record, tool = self.env, call.record, ready.tool
+        entry = plain_entries.start(
+            env.run_id, env.thread_id, now, call.turn.step, call.index, record.call_id, record.tool_name,
+            ready.attempt, env.key(call), tool.safe, ready.effective, ready.parsed,
+        )  # fmt: skip  # rows by what belongs together
+        entry.approval_id = ready.approval_id
+        entry.child = ready.child_id
+        if ready.child is None:
+            entry.lock = ready.lock
         if ready.verdict.revision is not None:
             entry.decision = ready.verdict.to_json()
         if tool.retries:
@@ -267,23 +258,14 @@ class Batch(Docket, ExecutionHooks):
             self.kept.append(kept)
         if finished.report is not None:
             self.reports.append(finished.report)
-        call = x.call
-        entry = kind(
-            run_id=self.env.run_id,
-            thread_id=self.env.thread_id,
-            at=now,
-            step=call.turn.step,
-            index=call.index,
-            call_id=call.record.call_id,
-            tool_name=call.record.tool_name,
-            result=finished.result,
-            size=finished.size,
-            attempt=x.ready.attempt,
-            started_at=finished.started_at,
-            duration=finished.duration,
-            replaced=finished.replaced,
-            over=finished.over,
-        )
+        env, call = self.env, x.call
+        record = call.record
+        entry = plain_entries.result(
+            env.run_id, env.thread_id, now, call.turn.step, call.index, record.call_id, record.tool_name,
+            finished.result, finished.size, x.ready.attempt, finished.started_at, finished.duration, kind,
+        )  # fmt: skip  # as in `_start`
+        entry.replaced = finished.replaced
+        entry.over = finished.over
         if kept is not None:
             entry.kept_id, entry.kept_digest = kept.id, kept.digest
         self.outbox.append(entry)

@@ -107,7 +107,7 @@ def finish_plain(x: Attempt, value: object) -> Finished | None:
     env, ready = x.env, x.ready
     if env.hooks.after_call or x.ctx is not None or ready.edited_by is not None or x.fatal is not None:
         return None
-    if isinstance(value, ToolResult):
+    if type(value) is not str and isinstance(value, ToolResult):
         return None
     try:
         content = render(value)

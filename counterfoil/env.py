@@ -127,11 +127,11 @@ class Ready:
     parsed: bytes | None
     """JSON bytes of the parsed input where guards or a person changed it."""
     verdict: Verdict
+    lock: str | None = None
     attempt: int = 1
     approval_id: str | None = None
     edited_by: str | None = None
     """The person who changed the input."""
-    lock: str | None = None
     locked: bool = False
     not_before: float = 0.0
     """On the effects' clock: the back-off before a further attempt."""

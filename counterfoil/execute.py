@@ -165,7 +165,7 @@ class Execution:
                 tool = self.ready.tool
                 if tool.bare and not self.ready.not_before:
                     value = await tool.fn(**self.ready.arguments)
-                    if not isinstance(value, PLAIN):
+                    if type(value) is not str and not isinstance(value, PLAIN):
                         value = await self._whole(value)
                 else:
                     value = await self._body()

@@ -85,7 +85,7 @@ def judge(env: Env, call: CallState) -> Word:
     if env.policy is None and tool.needs_approval is False and not tool.builtin and over_budget(env, call) is None:
         # What `admit` says of a call that nobody has a rule for: the way of most calls.
         lock = None if tool.lock is None else lock_of(tool, arguments)
-        return Ready(tool, arguments, effective, None, no_policy(tool.read_only, needs_approval=False), lock=lock)
+        return Ready(tool, arguments, effective, None, no_policy(tool.read_only, needs_approval=False), lock)
     return admit(env, call, tool, arguments, effective, None)
 
 

@@ -318,8 +318,8 @@ class Drive(Fitting):
             text = given if type(given) is str else await self._instructions()
             items = self.record.items if self.view is None else self.view.take()
             request = ModelRequest(
-                text, items, len(items), offer.offers, run.run_id, run.turns,
-                output_schema=self.agent.output_schema, parameters=self.agent.parameters,
+                text, items, len(items), offer.offers, run.run_id, run.turns, self.agent.output_schema,
+                self.agent.parameters,
             )  # fmt: skip  # two rows
             if run.limits.context_tokens is not None and not await self._fit(request, offer):
                 return None

@@ -35,13 +35,13 @@ class ModelRequest:
     run_id: str = ""
     turns: int = 0
     """Model turns that this run has in the request."""
-    tool_choice: Literal["auto", "required", "none"] = "auto"
     output_schema: dict[str, JsonValue] | None = None
     """JSON Schema that the answer should have, where the agent has an output type."""
-    elided: frozenset[int] = frozenset()
-    """Positions in ``items`` of results that are shown as a pointer, to fit the context budget."""
     parameters: dict[str, JsonValue] = field(default_factory=dict)
     """The agent's own settings for the provider, such as temperature."""
+    tool_choice: Literal["auto", "required", "none"] = "auto"
+    elided: frozenset[int] = frozenset()
+    """Positions in ``items`` of results that are shown as a pointer, to fit the context budget."""
     discarded: tuple[tuple[str, Usage], ...] = ()
     """Model and usage of answers that came to nothing; see `discard`."""
 

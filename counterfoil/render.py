@@ -51,12 +51,30 @@ def render(value: object) -> tuple[Block, ...]:
         Unrenderable: the value, or something in it, has no form; it nests over 200 levels, or holds itself.
     """
     if type(value) is str:
-        return (Text(value),)
+        return (_text(value),)
     if value is None:
         return _NO_OUTPUT
     if isinstance(value, str):
         return (Text(str.__str__(value)),)
     return _given_blocks(value) or (_made_block(value),)
+
+
+class _OpenText:
+    """A `Text` whose fields can be set: a frozen one takes three times as long to make."""
+
+    __slots__ = Text.__slots__
+    text: str
+    size: int
+
+
+def _text(text: str) -> Text:
+    """As `Text`; most outputs are one."""
+    if not text.isascii():
+        return Text(text)
+    made = _OpenText()
+    made.text, made.size = text, len(text)
+    made.__class__ = Text  # type: ignore[assignment]  # mypy: no change of class
+    return made  # type: ignore[return-value]  # as above
 
 
 def _given_blocks(value: object) -> tuple[Block, ...]:

@@ -108,7 +108,7 @@ class Writing:
                 record.tip = entry.entry
             else:
                 record.apply(entry)
-        if self.hooks.on_event or self.hub.listened(self.run.run_id):
+        if self.hooks.on_event or self.run.run_id in self.hub._listeners:
             self._publish(entries)
         return True
 

@@ -13,7 +13,7 @@ import pytest
 from tests.postgres import Server
 
 BENCH = Path(__file__).parent.parent / "bench"
-MOST = 195
+MOST = 193
 """Calls of functions, built-in ones included, for one tool call of W1: one step, one async tool, in memory."""
 
 

@@ -212,11 +212,12 @@ class Record:
         if entry.usage is not NO_USAGE or entry.discarded is not NO_USAGE:
             run.spend(entry.usage + entry.discarded)
         run.last_turn = entry
-        run.batch = batch = [CallState(entry, i, c) for i, c in enumerate(entry.calls)]
+        run.batch = batch = []
+        for index, record in enumerate(entry.calls):
+            call = run.call_ids[record.call_id] = CallState(entry, index, record)
+            batch.append(call)
         run.open = len(batch)
         run.calls += batch
-        for call in batch:
-            run.call_ids[call.record.call_id] = call
         (self.items if entry.thread_id is None else self.thread(entry.thread_id)).append(entry)
 
     def _summary(self, run: RunState, entry: SummaryEntry) -> None:

@@ -217,11 +217,20 @@ def seal(  # the fields of ToolResult, in their order
     narration: str | None = None,
 ) -> ToolResult:
     """A result with any outcome: for the gateway and the record alone, never for a tool or a hook."""
-    result = ToolResult.__new__(ToolResult)
-    _set(result, "content", content)
-    _set(result, "outcome", outcome)
-    _set(result, "details", details)
-    _set(result, "extensions", extensions)
-    _set(result, "terminate", terminate)
-    _set(result, "narration", narration)
-    return result
+    result = _Open()
+    result.content, result.outcome, result.details = content, outcome, details
+    result.extensions, result.terminate, result.narration = extensions, terminate, narration
+    result.__class__ = ToolResult  # type: ignore[assignment]  # mypy: no change of class
+    return result  # type: ignore[return-value]  # as above
+
+
+class _Open:
+    """A result whose fields can be set: to set those of a frozen one takes four times as long."""
+
+    __slots__ = ToolResult.__slots__
+    content: tuple[Block, ...]
+    outcome: ToolOutcome
+    details: JsonValue
+    extensions: Extensions
+    terminate: bool
+    narration: str | None
