@@ -359,6 +359,9 @@ BROKEN: dict[str, tuple[Kind, Callable[[], list[StoredRow]]]] = {
         "child", lambda: rows(managed("c00"), Write("r2").begin(parent="r1", call=(0, 0)))
     ),
     "a task of a call that is not there": ("child", lambda: rows(managed("c00"), child("r2", call=(0, 1)))),
+    "a task that begins after its call's result": (
+        "child", lambda: rows(managed("c00"), Write().result(result=outcome(Cancelled(None))), child("r2"))
+    ),
     "a task of a call that waits for another run": (
         "child", lambda: rows(managed("c00", "c01"), child("r2", call=(0, 1)))
     ),

@@ -33,6 +33,8 @@ def check_child(at: Interaction, run_id: str, run: RunFacts, facts: Facts) -> li
     waits = turn.calls[call[1]] if turn is not None and 0 <= call[1] < len(turn.calls) else None
     if "start" not in parent.blind and (waits is None or waits.child != run_id) and "turn" not in parent.blind:
         found.append(("child", f"call {call} (step, index) of run {run.parent} does not wait for it"))
+    elif waits is not None and waits.outcome:
+        found.append(("child", f"call {call} (step, index) of run {run.parent} had its result before it began"))
     return found
 
 
