@@ -18,12 +18,15 @@ from counterfoil.core.events import Event, event_of
 from counterfoil.core.record import Record
 from counterfoil.core.states import OPEN
 from counterfoil.hub import Hub, Listener
+from counterfoil.relay import Relay
 from counterfoil.store import RunRow, Store
 
 log = logging.getLogger("counterfoil")
 
 POLL_SECONDS = 0.1
 """How often the store is asked for what other processes have written to what is followed here."""
+REPAIR_SECONDS = 1.0
+"""How often that is where they tell it: a word may get lost, and a process that only decides looks for no listeners."""
 LOOK_SECONDS = 1.0
 """How often the row of a run is read that may have paused for good: nothing is written when its driver lets go."""
 
@@ -93,6 +96,7 @@ class Lookout:
         self._store, self._hub = store, hub
         self._driving = driving
         self._waiting: dict[Listener, tuple[Place, str, int]] = {}
+        self.relay = Relay(store, hub)
         self._trails: WeakValueDictionary[Place, Trail] = WeakValueDictionary()
         self._task: asyncio.Task[None] | None = None
 
@@ -116,16 +120,18 @@ class Lookout:
     async def _go(self) -> None:
         try:
             while self._waiting:
-                await asyncio.sleep(POLL_SECONDS)
+                await asyncio.sleep(REPAIR_SECONDS if self.relay.works else POLL_SECONDS)
                 await self._look()
         finally:
             self._task = None
+            self.relay.rest()
             self._wake()  # whoever waits yet finds out for itself what is wrong
 
     async def _look(self) -> None:
         places = {place for place, run_id, _ in self._waiting.values() if not self._driving(run_id)}
         if not places:
             return
+        self.relay.want()
         try:
             tips = await self._store.tips(places)
         except StoreError:
@@ -143,6 +149,7 @@ class Lookout:
 
     def close(self) -> None:
         """The store is about to be closed: whoever waits is woken, and finds that out."""
+        self.relay.close()
         if self._task is not None:
             self._task.cancel()
         self._wake()

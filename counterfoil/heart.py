@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,13 +26,18 @@ class Heart:
         owner: for whom.
         every: seconds between two beats.
         agents: those that it has, by name; they may become more.
+        look: is called after each beat.
     """
 
-    def __init__(self, store: Store, owner: Owner, every: float, agents: Mapping[str, object]) -> None:
+    def __init__(
+        self, store: Store, owner: Owner, every: float, agents: Mapping[str, object],
+        look: Callable[[], Awaitable[None]],
+    ) -> None:  # fmt: skip  # two rows
         self._store = store
         self._owner = owner
         self._every = every
         self._agents = agents
+        self._look = look
         self._task: asyncio.Task[None] | None = None
         self._first: asyncio.Task[bool] | None = None
 
@@ -50,6 +55,7 @@ class Heart:
         clock = asyncio.get_running_loop().time
         last = clock()
         while True:
+            await self._look()
             await asyncio.sleep(last + (self._every if done else self._every / AGAIN) - clock())
             last = clock()
             done = await self._beat()

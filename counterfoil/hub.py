@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Container, Coroutine
 from typing import TYPE_CHECKING, Protocol
 
 from counterfoil.core.errors import StoreError
@@ -37,13 +37,24 @@ class Listener:
         self.signal.set()
 
 
+class _Every:
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+_EVERY = _Every()
+
+
 class Hub:
     """Listeners by run."""
 
-    __slots__ = ("_listeners", "ticks")
+    __slots__ = ("_listeners", "_relay", "ticks", "wanted")
 
     def __init__(self) -> None:
         self._listeners: dict[str, list[Listener]] = {}
+        self.wanted: Container[str] = self._listeners
+        """Runs of which anybody, here or elsewhere, may want to know what is on record."""
+        self._relay: Callable[[str], object] | None = None
         self.ticks = 0
         """Counts what is told of the record: who has read after a tick has read what was on record by it."""
 
@@ -51,6 +62,11 @@ class Hub:
         """The next one."""
         self.ticks += 1
         return self.ticks
+
+    def relay(self, to: Callable[[str], object] | None) -> None:
+        """Hand each run's id on when something of it is on record: others follow runs too; None: nobody does."""
+        self._relay = to
+        self.wanted = self._listeners if to is None else _EVERY
 
     def listened(self, run_id: str) -> bool:
         """Whether anybody reads this run's events now."""
@@ -71,10 +87,21 @@ class Hub:
             self._listeners.pop(run_id, None)
 
     def wake(self, run_id: str) -> None:
-        """Something is on record."""
+        """Something was put on record here."""
+        self.rouse(run_id)
+        if self._relay is not None:
+            self._relay(run_id)
+
+    def rouse(self, run_id: str) -> None:
+        """Something is on record, whoever put it there."""
         due = self.tick()
         for listener in self._listeners.get(run_id, ()):
             listener.wake(due)
+
+    def rouse_all(self) -> None:
+        """Something may be, of any run."""
+        for run_id in self._listeners:
+            self.rouse(run_id)
 
     def tell(self, run_id: str, event: Event) -> None:
         """Hand out what is not stored."""

@@ -209,7 +209,7 @@ class Runtime(Driving):
 
     def _ready(self) -> None:
         self.owner = this_process(self.effects.new_id(), self.host)
-        self.heart = Heart(self.store, self.owner, self.heartbeat, self.agents)
+        self.heart = Heart(self.store, self.owner, self.heartbeat, self.agents, self.lookout.relay.look)
         self.locks = Locks(self.store, self.owner, functools.partial(leave, self.owner))
         self._open = True
 

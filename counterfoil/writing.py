@@ -108,7 +108,7 @@ class Writing:
                 record.tip = entry.entry
             else:
                 record.apply(entry)
-        if self.hooks.on_event or self.run.run_id in self.hub._listeners:
+        if self.hooks.on_event or self.run.run_id in self.hub.wanted:
             self._publish(entries)
         return True
 

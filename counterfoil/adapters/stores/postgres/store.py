@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from typing import Concatenate, ParamSpec, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
 
 import psycopg
 
-from counterfoil.adapters.stores.postgres import appending, changing, due, keys, living, reading
-from counterfoil.adapters.stores.postgres.database import Db, migrate, prepare
+from counterfoil.adapters.stores.postgres import appending, changing, due, keys, living, reading, telling
+from counterfoil.adapters.stores.postgres.database import Db, connect, explain, migrate, prepare
 from counterfoil.adapters.stores.postgres.known import Known
 from counterfoil.adapters.stores.postgres.pool import Pool
 from counterfoil.core.approval import Approval, Decision
@@ -87,6 +88,10 @@ class PostgresStore:
         self._now: Pool | None = None
         self._known = Known()
         self._watch = Watch()
+        self._word = uuid.uuid4().hex
+        """What this process tells begins with it."""
+        self._ear = 0
+        """The server's process that this one listens by."""
 
     async def open(self) -> None:
         """See `Store.open`."""
@@ -311,6 +316,25 @@ class PostgresStore:
     async def tips(self, interactions: Collection[tuple[str, str]]) -> dict[tuple[str, str], int]:
         """See `Store.tips`."""
         return await self._read(keys.tips, interactions)
+
+    async def listen(self, heard: Callable[[Collection[str] | None], None]) -> None:
+        """See `counterfoil.relay.Tells.listen`."""
+        db = await connect(self._conninfo, self.schema, self.place)
+        try:
+            self._ear = db.info.backend_pid
+            await telling.listen(db, self.schema, self._word, lambda: self.tell(()), heard)
+        except psycopg.Error as error:
+            raise explain(error, self.place) from error
+        finally:
+            db.pgconn.finish()
+
+    async def listened(self) -> bool:
+        """See `counterfoil.relay.Tells.listened`."""
+        return await self._read(telling.listened, self.schema, self._ear)
+
+    async def tell(self, run_ids: Collection[str]) -> None:
+        """See `counterfoil.relay.Tells.tell`."""
+        await self._read(telling.tell, self.schema, self._word, run_ids)
 
     async def add_key(self, key: ApiKey) -> None:
         """See `Store.add_key`."""

@@ -183,6 +183,19 @@ SELECT owner, extract(epoch FROM statement_timestamp() - beat_at)::float8, every
     extract(epoch FROM beat_at - since)::float8
 FROM workers
 
+-- name: tell
+SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, $2)
+
+-- name: listening
+SELECT pg_advisory_lock_shared($1::int4, hashtext($2))
+
+-- name: listened
+SELECT EXISTS (
+    SELECT FROM pg_locks
+    WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+        AND classid = $1::int4::oid AND objid = hashtext($2)::oid AND objsubid = 2 AND pid <> $3
+)
+
 -- name: approvals_for_start
 SELECT id, step, idx, choice, consumed FROM approvals WHERE run = $1 AND id = ANY($2)
 
