@@ -178,6 +178,10 @@ class Gate:
         self._opened.update(names)
         self._changed.set()
 
+    def close(self, *names: str) -> None:
+        """Let bodies of these names wait from now on."""
+        self._opened.difference_update(names)
+
     async def enter(self, name: str) -> None:
         """Called by a body."""
         self.log.append(f"+{name}")

@@ -17,6 +17,7 @@ import httpx2
 import pytest
 
 from tests.floors import ROOT
+from tests.marks import case
 from tests.promises import shared
 from tests.test_cli_plain import moves_or_hides
 
@@ -243,6 +244,7 @@ class Screen:
         return text.decode("utf-8", "replace")
 
 
+@case("R082")
 def test_on_a_terminal_a_person_is_asked_and_decides(typed: Any) -> None:
     screen = Screen()
     process = typed("run", "tests.cli_desk:desk", "Refund W100", **screen.streams())

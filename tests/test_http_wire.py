@@ -280,16 +280,20 @@ def test_of_runs_started_at_once_in_one_interaction_one_begins_and_others_confli
     desk = agent([[call("work", at="hold")], say("Done.")], gate.tool())
 
     async def main():
-        async with served(place.runtime(desk)) as http:
+        async with served(place.runtime(desk)) as http, served(place.runtime(desk)) as other:
             talk = (await http.client.post("/v1/interactions", json={})).json()["interactionId"]
-            body = {"agent": "desk", "prompt": "go"}
-            answers = await asyncio.gather(
-                *(http.client.post(f"/v1/interactions/{talk}/runs", json=body) for _ in range(10))
-            )
-            assert sorted(a.status_code for a in answers) == [202] + [409] * 9
-            gate.open("hold")
-            (begun,) = [a.json()["runId"] for a in answers if a.status_code == 202]
-            assert (await http.rests(begun))["status"] == "completed"
+            address, body = f"/v1/interactions/{talk}/runs", {"agent": "desk", "prompt": "go"}
+            numbers = []
+            for _ in range(2):
+                gate.close("hold")
+                answers = await asyncio.gather(*(s.client.post(address, json=body) for s in (http, other) * 5))
+                assert sorted(a.status_code for a in answers) == [202] + [409] * 9
+                gate.open("hold")
+                (begun,) = [a.json()["runId"] for a in answers if a.status_code == 202]
+                ended = await http.rests(begun)
+                assert ended["status"] == "completed"
+                numbers += [i["sequence"] for i in ended["context"]["items"]]
+            assert numbers == list(range(1, 9))
 
     go(main())
 
