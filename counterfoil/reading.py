@@ -18,7 +18,7 @@ from counterfoil.core.events import Event
 from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.record import Record
 from counterfoil.core.report import ReportGroup, ToolErrorReport
-from counterfoil.core.states import ENDED
+from counterfoil.core.states import ENDED, OPEN
 from counterfoil.core.threads import asked_thread
 from counterfoil.core.turn import micros, moment
 from counterfoil.effects import Effects
@@ -112,8 +112,11 @@ class Reading:
 
         Raises:
             NotFound: the tenant has no run ``before``.
+            ValueError: there is no such status.
         """
         self._check()
+        if status not in (None, *OPEN, *ENDED):
+            raise ValueError(f"status must be one of {', '.join((*sorted(OPEN), *ENDED))}, got {status!r:.80}")
         return await self.store.runs(
             tenant, status=status, agent=agent, interaction_id=interaction, limit=limit, before=before, roots=roots
         )

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Self, cast
 from weakref import WeakValueDictionary
 
@@ -44,6 +44,12 @@ log = logging.getLogger("counterfoil")
 
 READY_SECONDS = 2.0
 """For a store to answer whoever asks whether this process is ready; probes give up after one to ten."""
+
+
+def _must_be(kind: type, **given: object) -> None:
+    for name, value in given.items():
+        if value is not None and not isinstance(value, kind):
+            raise TypeError(f"{name} must be of {kind.__name__}, got {value!r:.80}")
 
 
 class Runtime(Driving):
@@ -260,7 +266,7 @@ class Runtime(Driving):
             approvals: ``any-order``, or ``one-by-one``: one open approval at a time.
 
         Raises:
-            TypeError, ValueError: no model could read the prompt; the text says what is wrong.
+            TypeError, ValueError: no model could read the prompt, or an argument is not as it must be.
             UnknownAgent: other agents are known, here or at workers, and none of this name.
             NotFound: the interaction does not exist for this tenant.
             Conflict: it has an open run, or the key was used for another request.
@@ -272,6 +278,14 @@ class Runtime(Driving):
         name = agent if isinstance(agent, str) else agent.name
         if approvals not in ("any-order", "one-by-one"):
             raise ValueError(f"approvals must be 'any-order' or 'one-by-one', got {approvals!r}")
+        if on_disconnect not in ("go-on", "cancel"):
+            raise ValueError(f"on_disconnect must be 'go-on' or 'cancel', got {on_disconnect!r}")
+        if caller or limits or not_before or key or pool != "default" or priority:
+            _must_be(Caller, caller=caller)
+            _must_be(Limits, limits=limits)
+            _must_be(datetime, not_before=not_before)
+            _must_be(str, key=key, pool=pool)
+            _must_be(int, priority=priority)
         text, blocks = prompt_of(prompt)
         known = self.agents.get(name)
         if known is None:

@@ -460,6 +460,30 @@ def test_a_runtime_must_be_open():
     go(main())
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"on_disconnect": "stay"}, "'go-on' or 'cancel', got 'stay'"),
+        ({"caller": "ada"}, "caller must be of Caller, got 'ada'"),
+        ({"limits": {"steps": 3}}, "limits must be of Limits"),
+        ({"not_before": "tomorrow"}, "not_before must be of datetime"),
+        ({"key": 5}, "key must be of str"),
+        ({"pool": 3}, "pool must be of str"),
+        ({"priority": "high"}, "priority must be of int"),
+    ],
+)
+def test_a_start_that_is_not_as_it_must_be_is_refused_before_it_is_on_record(given, said):
+    async def main():
+        async with Runtime(agents=[agent([say("a")])]) as runtime:
+            with pytest.raises((TypeError, ValueError), match=said):
+                await runtime.start("desk", "go", **given)
+            assert await runtime.runs() == []
+            with pytest.raises(ValueError, match="got 'done'"):
+                await runtime.runs(status="done")
+
+    go(main())
+
+
 def test_two_agents_of_one_name_are_refused():
     with pytest.raises(DefinitionError, match="desk"):
         Runtime(agents=[agent([say("x")]), agent([say("x")])])
