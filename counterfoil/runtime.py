@@ -46,10 +46,13 @@ READY_SECONDS = 2.0
 """For a store to answer whoever asks whether this process is ready; probes give up after one to ten."""
 
 
-def _must_be(kind: type, **given: object) -> None:
+_KINDS = {"caller": Caller, "limits": Limits, "not_before": datetime, "key": str, "pool": str, "priority": int}
+
+
+def _check(**given: object) -> None:
     for name, value in given.items():
-        if value is not None and not isinstance(value, kind):
-            raise TypeError(f"{name} must be of {kind.__name__}, got {value!r:.80}")
+        if value is not None and not isinstance(value, _KINDS[name]):
+            raise TypeError(f"{name} must be of {_KINDS[name].__name__}, got {value!r:.80}")
 
 
 class Runtime(Driving):
@@ -281,11 +284,7 @@ class Runtime(Driving):
         if on_disconnect not in ("go-on", "cancel"):
             raise ValueError(f"on_disconnect must be 'go-on' or 'cancel', got {on_disconnect!r}")
         if caller or limits or not_before or key or pool != "default" or priority:
-            _must_be(Caller, caller=caller)
-            _must_be(Limits, limits=limits)
-            _must_be(datetime, not_before=not_before)
-            _must_be(str, key=key, pool=pool)
-            _must_be(int, priority=priority)
+            _check(caller=caller, limits=limits, not_before=not_before, key=key, pool=pool, priority=priority)
         text, blocks = prompt_of(prompt)
         known = self.agents.get(name)
         if known is None:
