@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from counterfoil import Agent, Caller, Hooks, Policy, Rule, Runtime, Skip, Tool, ToolError, ToolResult, tool
+from counterfoil import Agent, Caller, Hooks, Limits, Policy, Rule, Runtime, Skip, Tool, ToolError, ToolResult, tool
 from counterfoil.core.content import Image, Text
 from counterfoil.core.turn import author
 from counterfoil.testing import FrozenEffects, ScriptedModel, call, say
@@ -352,6 +352,28 @@ def test_no_item_has_anything_of_details_narration_or_an_exception(table: dict[s
 @pytest.mark.parametrize("thread", THREADS)
 def test_a_call_that_waits_for_a_person_has_no_result_yet(table: dict[str, Shown], thread: str) -> None:
     assert table[thread].before == set()
+
+
+@law("1.4.author", "3.5004", "3.4290")
+def test_a_task_that_failed_is_the_managers_own_failure_and_what_a_limit_refuses_is_the_systems() -> None:
+    lost = agent([call("fine")], fine, name="lost")  # its model has no second turn
+    turns = [call("dispatch", agent="lost", task="go", id="child"), [call("fine", id="last"), call("fine", id="over")]]
+    chief = agent([*turns, say("Done.")], fine, name="chief", manages=[lost], limits=Limits(calls=2))
+
+    async def main() -> None:
+        async with served(Runtime(agents=[chief])) as http:
+            run = await http.rests((await http.start("chief"))["runId"])
+            items = (await http.client.get(f"/v1/runs/{run['runId']}/context", params={"thread": "main"})).json()[
+                "items"
+            ]
+            results = [i for i in items if i["kind"] == "ToolResult"]
+            assert all(set(i) == FIELDS | MORE for i in results)
+            assert [(i["toolCallId"], i["outcome"], i["author"]["name"], i["rejectionReason"]) for i in results] == [
+                ("child", "failed", "chief", None), ("last", "succeeded", "chief", None),
+                ("over", "failed", "counterfoil", None),
+            ]  # fmt: skip  # rows by what belongs together
+
+    go(main())
 
 
 def rendered(items: list[dict[str, Any]]) -> str:
