@@ -208,7 +208,7 @@ async def _events(
             # Deltas and progress say after which entry they came; what is newer than this reading waits for the next.
             live = list[Event]()
             while listener.live and listener.live[0].entry <= tip:
-                live.append(listener.live.popleft())
+                live.append(listener.take())
             after = tip
             if events or live:
                 yield list(heapq.merge(events, live, key=_entry)) if live else events

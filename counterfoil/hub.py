@@ -11,25 +11,42 @@ from typing import TYPE_CHECKING, Protocol
 from counterfoil.core.errors import StoreError
 
 if TYPE_CHECKING:
-    from counterfoil.core.events import Event
+    from counterfoil.core.events import CallProgress, TurnDelta
     from counterfoil.store import Owner, Store
 
 log = logging.getLogger("counterfoil")
 
-MAX_LIVE = 10_000
-"""Deltas and progress that wait for a slow reader; beyond it the oldest are dropped, for they are not on record."""
+MAX_LIVE = 2_000_000
+"""Characters of what is not on record that wait for a slow reader; beyond it the oldest are dropped."""
+SMALLEST = 200
+"""As so many each of them counts at least."""
 
 
 class Listener:
     """One reader of one run's events: woken by every commit, and handed what is never stored."""
 
-    __slots__ = ("due", "live", "signal")
+    __slots__ = ("_held", "due", "live", "signal")
 
     def __init__(self, due: int) -> None:
-        self.live: deque[Event] = deque(maxlen=MAX_LIVE)
+        self.live: deque[TurnDelta | CallProgress] = deque()
+        self._held = 0
         self.signal = asyncio.Event()
         self.due = due
         """What it has to show was on record by this tick of the hub at the latest."""
+
+    def hand(self, event: TurnDelta | CallProgress) -> None:
+        """Have it read what is not stored."""
+        self.live.append(event)
+        self._held += max(len(event.text), SMALLEST)
+        while self._held > MAX_LIVE:
+            self.take()
+        self.signal.set()
+
+    def take(self) -> TurnDelta | CallProgress:
+        """The oldest of it that waits."""
+        event = self.live.popleft()
+        self._held -= max(len(event.text), SMALLEST)
+        return event
 
     def wake(self, due: int) -> None:
         """Something is on record, or may be."""
@@ -103,11 +120,10 @@ class Hub:
         for run_id in self._listeners:
             self.rouse(run_id)
 
-    def tell(self, run_id: str, event: Event) -> None:
+    def tell(self, run_id: str, event: TurnDelta | CallProgress) -> None:
         """Hand out what is not stored."""
         for listener in self._listeners.get(run_id, ()):
-            listener.live.append(event)
-            listener.signal.set()
+            listener.hand(event)
 
 
 class Slots:

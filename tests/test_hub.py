@@ -6,9 +6,9 @@ import asyncio
 import threading
 
 from counterfoil import ErrorCode, Limits, Runtime, tool
-from counterfoil.core.events import Event
+from counterfoil.core.events import TurnDelta
 from counterfoil.core.turn import moment
-from counterfoil.hub import MAX_LIVE, Hub, Slots
+from counterfoil.hub import MAX_LIVE, SMALLEST, Hub, Slots
 from counterfoil.testing import FrozenEffects, call, say
 from tests.helpers import Gate, Place, agent, both, codes, content, go, outcomes, until
 from tests.marks import law
@@ -382,13 +382,23 @@ def test_a_body_that_nobody_can_stop_keeps_its_lock_when_its_runtime_closes(tmp_
 def test_a_slow_reader_loses_deltas_and_nothing_else():
     hub = Hub()
     listener = hub.add("r")
-    for i in range(MAX_LIVE + 5):
-        hub.tell("r", Event(i, "r", None, moment(0)))
-    assert len(listener.live) == MAX_LIVE
-    assert listener.live[-1].entry == MAX_LIVE + 4
+    most = MAX_LIVE // SMALLEST
+
+    def delta(number, text="a"):
+        return TurnDelta(number, "r", None, moment(0), text)
+
+    for number in range(most + 5):
+        hub.tell("r", delta(number))
+    assert [event.entry for event in listener.live] == list(range(5, most + 5))
+    hub.tell("r", delta(0, "x" * (MAX_LIVE - SMALLEST)))  # a long text takes the place of many
+    assert [len(event.text) for event in listener.live] == [1, MAX_LIVE - SMALLEST]
+    assert (listener.take().entry, listener.take().entry) == (most + 4, 0)
+    for number in range(most):
+        hub.tell("r", delta(number))
+    assert len(listener.live) == most, "what was read makes room again"
     hub.remove("r", listener)
     assert not hub.listened("r")
-    hub.tell("r", Event(0, "r", None, moment(0)))
+    hub.tell("r", delta(0))
     hub.remove("r", listener)
 
 
