@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from counterfoil import Caller, Runtime
 from counterfoil.core.items import Message
 from counterfoil.core.keys import SCOPES
@@ -250,6 +252,106 @@ def test_another_tenants_admin_is_told_of_its_own_runs_alone(place):
                     assert f"{paused} {told}" in lines
                     assert f"counterfoil_approvals_waiting {told}" in lines
                     assert any("runs_started" in line for line in lines) == whole
+
+    go(main())
+
+
+async def said(http: Served, sent: bytes) -> bytes:
+    """What the server answers to these bytes, until it closes the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", http.client.base_url.port)
+    writer.write(sent)
+    told = await reader.read()
+    writer.close()
+    return told
+
+
+def test_a_body_that_does_not_come_is_waited_for_no_longer_than_it_may_take():
+    async def main():
+        async with served(Runtime(agents=[pays()]), patience=0.05) as http:
+            for length in (b"Content-Length: 100", b"Transfer-Encoding: chunked"):
+                head = b"POST /v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                told = await said(http, head + length + b"\r\n\r\n1\r\n{")
+                assert told.startswith(b"HTTP/1.1 408 ")
+                assert b"urn:counterfoil:problem:too-slow" in told
+            assert (await http.client.get("/v1/runs")).json()["items"] == []
+
+    go(main())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"Origin: http://[", b"Origin: \xff", b"Authorization: Bearer \xff", b"Authorization: Bearer",
+        b"Range: bytes=\xff", b"If-None-Match: \xff", b"If-Range: \xff", b"Accept-Encoding: \xff",
+        b"X-Request-Id: a\tb", b"X-Request-Id: \xff",
+    ],
+)  # fmt: skip  # rows
+def test_no_header_makes_the_server_fail(line):
+    async def main():
+        async with served(Runtime(agents=[pays()])) as http:
+            ids = await ids_of(http)
+            for path in (f"/v1/runs/{ids['run_id']}", f"/v1/runs/{ids['run_id']}/tool-results/{ids['sequence']}"):
+                head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n".encode()
+                told = (await said(http, head + line + b"\r\n\r\n")).partition(b"\r\n\r\n")[0]
+                assert int(told.split()[1]) in (200, 206, 401), told
+                assert told.lower().count(b"x-request-id:") == 1
+
+    go(main())
+
+
+STRANGE = [
+    "x",
+    "%00",
+    "%ff",
+    "%ed%a0%80",
+    "..%2f..",
+    "%2e%2e",
+    "%0d%0aX-A:1",
+    "' OR 1=1 --",
+    "a" * 5000,
+    "9" * 400,
+    "%25",
+]
+QUERIES = [
+    ("limit", "9" * 5000), ("limit", "-1"), ("cursor", "%00"), ("cursor", "////"), ("cursor", "LTEgMQ"),
+    ("cursor", "OTk5OTk5OTk5OTk5OTk5OTk5OTk5IDE"), ("after", "9" * 30), ("since", "0001-01-01T00:00:00+14:00"),
+    ("until", "9999-12-31T23:59:59-14:00"), ("code", "9" * 30), ("tool", "\x00"), ("agent", "\x00"), ("thread", "\x00"),
+    ("before", "\x00"), ("interaction", "\x00"), ("run", "\x00"), ("offset", "9007199254740992"), ("unknown", "1"),
+]  # fmt: skip  # rows
+BODIES = [
+    b"", b"null", b"{", b"\xff\xfe", b"[" * 100_000, b'{"prompt":' * 20_000, b'{"agent":"\\ud800","prompt":"x"}',
+    b'{"agent":"desk","prompt":"\\ud800\\u0000"}', b'{"agent":"desk","agent":"x","prompt":"a"}', b'{"text":"\\ud800"}',
+    b'{"agent":"desk","prompt":"x","priority":1e400}', b'{"agent":"desk","prompt":"x","limits":{"cost":Infinity}}',
+    b'{"agent":"desk","prompt":"x","limits":{"steps":' + b"9" * 5000 + b"}}",
+    b'{"agent":"desk","prompt":"x","notBefore":"9999-12-31T23:59:59-14:00"}',
+    b'{"agent":"desk","prompt":"x","notBefore":"0001-01-01T00:00:00+14:00"}',
+    b'{"participants":[{"type":"Human","name":"\\ud800"}]}', b'{"decision":"approve","digest":"\\ud800"}',
+    b'{"decision":"approve","input":{"n":' + b"9" * 5000 + b"}}", b'{"decision":"reject","reason":"\\ud83d\\u0000"}',
+]  # fmt: skip  # rows
+
+
+@both
+def test_whatever_a_client_sends_is_answered_and_never_by_a_fault_of_the_server(place):
+    async def main():
+        async with served(place.runtime(pays()), rate=(None, 1.0)) as http:
+            ids = await ids_of(http)
+            paths = http.app.openapi()["paths"]
+            asked: list[tuple[str, str, dict[str, Any]]] = []
+            for path, of in paths.items():
+                good = path.format(**ids)
+                if "get" in of and not path.endswith("/events"):
+                    takes = {one["name"] for one in of["get"].get("parameters", [])} | {"unknown"}
+                    asked += [("GET", good, {"params": {name: value}}) for name, value in QUERIES if name in takes]
+                    if "{" in path:
+                        asked += [("GET", path.format(**dict.fromkeys(ids, one)), {}) for one in STRANGE]
+                if "post" in of and not path.endswith("/cancel"):
+                    asked += [("POST", good, {"content": body}) for body in BODIES]
+            for method, path, more in asked:
+                kind = {"Content-Type": "application/json"} if method == "POST" else {}
+                answer = await http.client.request(method, path, headers=kind, **more)
+                assert answer.status_code < 500, (method, path, str(more)[:200], answer.text)
+                if answer.status_code >= 400:
+                    assert answer.headers["content-type"] == "application/problem+json"
 
     go(main())
 

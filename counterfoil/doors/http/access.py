@@ -64,7 +64,10 @@ def _is_own(request: Request) -> bool:
     page's own that is made to lead here.
     """
     origin = request.headers.get("origin")
-    asked = [request.url.hostname] if origin is None else [request.url.hostname, urlsplit(origin).hostname]
+    try:
+        asked = [request.url.hostname] if origin is None else [request.url.hostname, urlsplit(origin).hostname]
+    except ValueError:  # no address at all
+        return False
     return all(is_loopback(host or "") for host in asked)
 
 

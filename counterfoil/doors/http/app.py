@@ -22,7 +22,7 @@ from counterfoil.core.jsontext import JsonValue
 from counterfoil.core.keys import SCOPES
 from counterfoil.doors.http import about, desk, interactions, live, people, probes, results, runs, shapes
 from counterfoil.doors.http.access import Access, Rate
-from counterfoil.doors.http.edge import REQUEST_ID, Edge
+from counterfoil.doors.http.edge import BODY_SECONDS, REQUEST_ID, Edge
 from counterfoil.doors.http.measured import Measured
 from counterfoil.doors.http.problems import KINDS, Problem, answer, problem_of
 from counterfoil.observers.prometheus import Metrics
@@ -41,7 +41,7 @@ GZIP_OVER: Final = 1000
 def create_app(
     runtime: Runtime, *, dev: str | None = None, max_body: int = MAX_BODY, heartbeat: float = live.HEARTBEAT,
     disconnect_grace: float = live.DISCONNECT_GRACE, rate: tuple[int | None, float] = RATE, only_probes: bool = False,
-    traces: bool = False,
+    traces: bool = False, patience: float = BODY_SECONDS,
 ) -> FastAPI:  # fmt: skip  # two rows
     """The ASGI application.
 
@@ -55,6 +55,7 @@ def create_app(
             that followed it here has gone.
         rate: requests of each key, and the seconds within which it may make so many; None: any number.
         traces: runs are linked to the traces of the requests that start them; needs the extra ``otel``.
+        patience: seconds for a body to come.
         only_probes: nothing but how the process is: /healthz, /readyz and /metrics.
     """
 
@@ -83,7 +84,7 @@ def create_app(
         app.add_exception_handler(kind, handler)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_middleware(GZipMiddleware, minimum_size=GZIP_OVER)
-    app.add_middleware(Edge, max_body=max_body)
+    app.add_middleware(Edge, max_body=max_body, patience=patience)
     app.state.metrics = Metrics(runtime)
     app.add_middleware(Measured, metrics=app.state.metrics)
     if traces:

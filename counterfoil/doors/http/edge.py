@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import re
@@ -21,6 +22,8 @@ log = logging.getLogger("counterfoil.http")
 REQUEST_ID: ContextVar[str] = ContextVar("counterfoil_request_id", default="")
 """Of the request that is answered now; empty outside of one."""
 HEADER: Final = "X-Request-Id"
+BODY_SECONDS: Final = 60.0
+"""For a body to come whole: a mobile client sends the most that one may have in less."""
 _GIVEN = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
 """An id of the client's own that goes into the log as it is."""
 
@@ -35,11 +38,12 @@ class Edge:
     Args:
         app: what is inside.
         max_body: bytes that a body may have.
+        patience: seconds for it to come.
     """
 
-    def __init__(self, app: ASGIApp, *, max_body: int) -> None:
+    def __init__(self, app: ASGIApp, *, max_body: int, patience: float = BODY_SECONDS) -> None:
         self.app = app
-        self.max_body = max_body
+        self.max_body, self.patience = max_body, patience
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -92,21 +96,25 @@ class Edge:
         """The whole body.
 
         Raises:
-            Problem: it is too large, or the client went away before its end.
+            Problem: it is too large, or does not come.
         """
         told = headers.get("content-length", "0")
         if told.isdecimal() and int(told) > self.max_body:
             raise self._too_large()
         found = bytearray()
-        more = True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                break
-            found += message.get("body", b"")
-            more = message.get("more_body", False)
-            if len(found) > self.max_body:
-                raise self._too_large()
+        try:
+            async with asyncio.timeout(self.patience):
+                message = await receive()
+                while message["type"] != "http.disconnect":
+                    found += message.get("body", b"")
+                    if len(found) > self.max_body:
+                        raise self._too_large()
+                    if not message.get("more_body", False):
+                        break
+                    message = await receive()
+        except TimeoutError:
+            told = f"the body did not come within {self.patience:g} s; send it again, and faster"
+            raise Problem("too-slow", told, {"Connection": "close"}) from None
         return bytes(found)
 
     def _too_large(self) -> Problem:

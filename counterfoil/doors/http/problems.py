@@ -42,6 +42,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "not-found": Kind(404, "No such thing", "no run 0199aaaa-0000-7000-8000-000000000000"),
     "no-route": Kind(404, "No such route", "there is no GET /v1/run; /openapi.json lists the routes"),
     "method-not-allowed": Kind(405, "Not with this method", "DELETE is not possible here; use GET, POST"),
+    "too-slow": Kind(408, "The body did not come", "the body did not come within 60 s; send it again, and faster"),
     "conflict": Kind(409, "Another one was first", "the interaction has an open run; wait for its end or cancel it"),
     "decision-conflict": Kind(
         409, "Decided differently before", "call c1 was decided before (approve by grace); the first decision stands"
