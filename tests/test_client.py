@@ -425,6 +425,26 @@ def test_a_stream_that_is_cut_anywhere_goes_on_with_nothing_lost_and_nothing_twi
     go(main())
 
 
+def test_a_proxy_that_cuts_each_answer_at_64_kib_lets_a_long_run_through_piece_by_piece():
+    @tool
+    async def talk() -> str:
+        """Say much."""
+        return "x" * 30_000
+
+    desk = agent([[call("talk", id=f"t{n}") for n in range(12)], say("Done.")], talk)
+
+    async def main():
+        async with served(Runtime(agents=[desk])) as http:
+            run = await http.start()
+            await http.rests(run["runId"])
+            async with cut(http, [64 * 1024] * 100) as (client, between):
+                found = await every(client.events(run["runId"], to_end=True))
+            assert found == await every(http.runtime.events(run["runId"]))
+            assert len(between.asked) > 5
+
+    go(main())
+
+
 def test_followers_go_on_at_the_server_that_comes_after_the_one_that_left(tmp_path):
     gate = Gate()
     desk = agent([[call("work", at="one")], [call("work", at="two")], say("Done.")], gate.tool(read_only=True))
