@@ -217,6 +217,7 @@ def test_a_body_is_no_part_of_a_workflow(sqlite_desk):
 def test_a_worker_takes_nothing_for_an_agent_that_it_has_not_and_nothing_of_another_pool(desk):
     async def main():
         async with desk.open(agent(ONE_CALL, counted()[0])) as runtime:
+            await runtime.store.beat(NOBODY, agents=["other"])
             other = await runtime.start("other", "go")
             elsewhere = await runtime.start("desk", "go", pool="night")
             run = await runtime.start("desk", "go")
@@ -426,6 +427,7 @@ def test_what_a_dead_worker_had_is_deleted_when_it_is_handed_over(sqlite_desk):
         async with sqlite_desk.open(agent(ONE_CALL, counted()[0])) as runtime:
             of = runtime.dispatch
             with sqlite3.connect(f"{sqlite_desk.file}.dbos") as db:
+                await runtime.store.beat(NOBODY, agents=["other"])
                 await runtime.start("other", "go")
                 await until(lambda: db.execute("SELECT count(*) FROM workflow_status").fetchone() == (1,))
                 db.execute("UPDATE workflow_status SET status = 'PENDING', executor_id = ?", [owner_text(NOBODY)])

@@ -153,7 +153,7 @@ def test_every_search_of_a_sweep_has_an_index(tmp_path):
         async with place.runtime() as runtime:
 
             def plans(db):
-                named = {"agent": "a", "pool": "p", "now": 1, "limit": 1, "d": "d", "w": "w"}
+                named = {"agent": "a", "pool": "p", "tenant": None, "now": 1, "limit": 1, "d": "d", "w": "w"}
                 sweep = SQL["open_runs"].replace("{dead}", ":d").replace("{without}", ":w")
                 asked = [(sweep, named), (SQL["counts"], named), (SQL["owners"], ())]
                 asked += [(SQL[name], (1,) * SQL[name].count("?")) for name in ("posted", "to_erase", "at_work")]
@@ -363,6 +363,7 @@ def test_a_worker_erases_runs_that_ended_long_ago_and_each_once(place):
     async def main():
         async with place.runtime(agent([[call("fine", id="f")], say("done")] * 30, fine)) as runtime:
             runs = [await (await runtime.start("desk", "secret")).wait() for _ in range(12)]
+            await runtime.store.beat(runtime.owner, agents=["nobody here"])
             open_run = await runtime.start("nobody here", "secret")
         async with place.runtime(agent([say("done")]), retain=timedelta()) as runtime:
             await so(lambda: erased(runtime, 12))
