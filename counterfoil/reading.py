@@ -312,7 +312,12 @@ class Reading:
         return await replay_with(agent, entries, run_id, hooks, make)
 
     async def erase(self, run_id: str, *, tenant: str = "default") -> int:
-        """Erase the contents of an ended run; digests and sizes stay. Raises NotFound, Conflict."""
+        """Erase the contents of an ended run and of those below it; digests and sizes stay.
+
+        Raises:
+            NotFound
+            Conflict: it, or one below it, has not ended.
+        """
         self._check()
         return await self.store.erase(tenant, run_id, self.effects.now())
 

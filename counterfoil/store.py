@@ -583,16 +583,16 @@ class Store(Protocol):
         """Characters of a text kept apart; reads no more than the range needs. Raises NotFound."""
 
     async def erase(self, tenant: str, run_id: str, at: int) -> int:
-        """Erase what an ended run's entries, kept texts and reports hold. Digests and sizes stay.
+        """Erase what entries, kept texts and reports of an ended run and of those below it hold. Digests, sizes stay.
 
-        `to_erase` gives the run no more.
+        `to_erase` gives them no more.
 
         Returns:
-            How many contents were erased, each report counted as one. Its reports and approvals are gone.
+            How many contents were erased, each report counted as one. Their reports and approvals are gone.
 
         Raises:
             NotFound
-            Conflict: the run has not ended.
+            Conflict: the run, or one below it, has not ended.
         """
 
     def rows(self) -> AsyncIterator[StoredRow]:

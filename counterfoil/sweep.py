@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
-from counterfoil.core.errors import NotFound
+from counterfoil.core.errors import Conflict, NotFound
 from counterfoil.store import SWEEP_ROWS, Quota, Wanted
 
 if TYPE_CHECKING:
@@ -76,6 +76,8 @@ class Sweep:
         self._full: dict[str, float] = {}
         """Tenants whose quota was used up, and when they are tried again, on the loop's clock."""
         self._erase_at = 0.0
+        self._unerased = 0
+        """Runs that were due the last time and could not be erased: they keep no others waiting."""
 
     # room
 
@@ -189,8 +191,12 @@ class Sweep:
         self._erase_at = clock + ERASE_SECONDS
         now = of.effects.now()
         until = now - self._retain // timedelta(microseconds=1)
-        found = await of.store.to_erase(list(of.agents), until, ERASE_ROWS)
+        found = await of.store.to_erase(list(of.agents), until, ERASE_ROWS + self._unerased)
+        self._unerased = 0
         for tenant, run_id in found:
-            await of.store.erase(tenant, run_id, now)
-        if len(found) == ERASE_ROWS:
+            try:
+                await of.store.erase(tenant, run_id, now)
+            except Conflict:  # it was resumed since, or a run below it has not ended
+                self._unerased += 1
+        if len(found) - self._unerased >= ERASE_ROWS:
             self._erase_at = clock

@@ -482,6 +482,20 @@ def test_erasing_takes_the_contents_and_leaves_the_proof() -> None:
     assert type_("verify", "--json").data["erased"] > 0
 
 
+def test_erasing_a_manager_takes_the_tasks_that_it_gave_and_what_came_of_them() -> None:
+    run = run_of("chief", "--user", "ada")
+    assert type_("approve", run, "pay", "--with", "tests.cli_desk:chief").code == 3
+    assert type_("answer", run, "ask", "Well.", "--by", "ada", "--with", "tests.cli_desk:chief").code == 0
+    assert "Dug." in type_("show", run).out
+    (below,) = {row["runId"] for row in type_("show", run, "--json").data["timeline"]} - {run}
+    assert type_("erase", run).code == 0
+    for one in (run, below):
+        assert not [
+            word for word in ("Dig.", "Dug.", "W1") if word in type_("export", one).out + type_("show", one).out
+        ]
+    assert type_("verify").code == 0
+
+
 def older(store: Path, run: str, days: int) -> None:
     """As if the run had ended so many days ago."""
     with sqlite3.connect(store) as db:

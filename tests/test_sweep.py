@@ -382,6 +382,25 @@ def test_a_worker_erases_runs_that_ended_long_ago_and_each_once(place):
     go(main())
 
 
+@both
+def test_a_run_that_cannot_be_erased_yet_keeps_no_others_waiting(place, monkeypatch):
+    monkeypatch.setattr("counterfoil.sweep.ERASE_ROWS", 1)
+
+    async def main():
+        async with place.runtime(agent([say("done")]), retain=timedelta()) as runtime:
+            run = await (await runtime.start("desk", "of a manager")).wait()
+            its = {"tenant": "default", "new_interaction": False, "parent": run.id}
+            await runtime.store.create(r.new_run("below", run.interaction_id, **its))
+            other = await (await runtime.start("desk", "secret")).wait()
+            for _ in range(2):
+                runtime.sweep._erase_at = 0.0
+                await runtime.sweep._erase()
+            rows = [row async for row in runtime.store.rows()]
+            assert {row.run_id for row in rows if row.erased_at is not None} == {other.id}
+
+    go(main())
+
+
 async def erased(runtime: Runtime, many: int) -> bool:
     rows = [row async for row in runtime.store.rows()]
     return len({row.run_id for row in rows if row.erased_at is not None}) == many

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
 from counterfoil.core.entries import QueuedEntry
+from counterfoil.core.errors import Conflict
 from counterfoil.core.limits import Limits
 from counterfoil.core.outcome import Skipped, Succeeded
 from counterfoil.core.record import CallState, Record, RunState
@@ -28,6 +29,18 @@ STATUS_OF: Mapping[str, str] = {
     "import": "completed",
 }
 """The status that each way of ending gives."""
+
+
+def must_have_ended(run_id: str, below: Iterable[tuple[str, str]]) -> None:
+    """Refuse to erase a run that goes on, or one below it: id and status of each, its own among them.
+
+    Raises:
+        Conflict
+    """
+    for other, status in below:
+        if status in OPEN:
+            under = "" if other == run_id else f", which is below run {run_id},"
+            raise Conflict(f"run {other}{under} is {status}; erase after its end")
 
 
 def ending_call(batch: Sequence[CallState], ends: Callable[[str], bool]) -> CallState | None:

@@ -14,7 +14,7 @@ from counterfoil.testing import records as r
 from counterfoil.testing.store_bench import Bench, claimed, log, refuses, stored
 
 ADA, BOT, SYSTEM = author("Human", "ada", "acme"), author("Agent", "bot", "acme"), author("System", "clock", "acme")
-LEFT = StatusChange("running", leaves=True)
+LEFT, ENDED = StatusChange("running", leaves=True), StatusChange("completed", "answer")
 
 
 async def child(store: Store, run_id: str, parent: str, **other: Any) -> Lease:
@@ -158,6 +158,31 @@ class FamilyTests(Bench):
         middle = await store.claim(await store.run("acme", "run-2"), r.WORKER) or middle
         await store.commit(middle, [r.ended("run-2")], change=StatusChange("cancelled", "cancelled"))
         assert await runnable(store, "run-1", "run-2") == [False, False]
+
+    @stored
+    async def test_a_run_is_erased_with_all_below_it_once_they_have_ended(self, store: Store) -> None:
+        leases = [await claimed(store)]
+        for run_id, parent in (("run-2", "run-1"), ("run-3", "run-2"), ("run-4", "run-1")):
+            leases.append(await child(store, run_id, parent, text=f"a task of {run_id}"))
+        for lease in (leases[3], leases[1], leases[0]):
+            apart = r.kept_text(f"kept of {lease.run_id}", lease.run_id)
+            reports = [r.report(lease.run_id)]
+            made = [r.turn(lease.run_id), r.result(lease.run_id, attempt=0, text="what came of it")]
+            await store.commit(lease, made, reports=reports, kept=[apart])
+            await store.commit(lease, [r.ended(lease.run_id)], change=ENDED)
+        before = [row async for row in store.rows()]
+        await refuses(store, Conflict, store.erase("acme", "run-1", r.NOON))
+        assert [row async for row in store.rows()] == before, "run-3 has not ended"
+        await store.commit(leases[2], [r.ended("run-3")], change=ENDED)
+        assert await store.erase("acme", "run-2", r.NOON) > 0
+        gone = {row.run_id async for row in store.rows() if row.erased_at is not None}
+        assert gone == {"run-2", "run-3"}, "not what is above or beside it"
+        assert sorted(x.run_id for x in await store.reports("acme")) == ["run-1", "run-4"]
+        assert await store.erase("acme", "run-1", r.NOON) > 0
+        assert {row.content async for row in store.rows()} == {None}
+        assert {x[2] async for x in store.kept_texts()} == {None}
+        assert await store.reports("acme") == []
+        assert await store.to_erase(("support",), r.NOON + 9, 10) == []
 
     @stored
     async def test_what_comes_while_the_parent_is_driven_is_not_lost_when_it_leaves(self, store: Store) -> None:

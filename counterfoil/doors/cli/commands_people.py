@@ -323,7 +323,7 @@ async def erase(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask on the terminal.")] = False,
 ) -> int:
-    """Erase what was written in an ended run, or in all of the tenant that are older than that.
+    """Erase what was written in an ended run and in those below it, or in all of the tenant that are older than that.
 
     What people, models and tools wrote goes for ever; digests and sizes stay.
     """
@@ -370,4 +370,4 @@ async def _erased(session: Session, runtime: Runtime, run_id: str, *, all_: bool
     except Conflict:
         if not all_:
             raise
-        return 0  # it was resumed since it was looked for
+        return 0  # it was resumed since it was looked for, or a run below it goes on

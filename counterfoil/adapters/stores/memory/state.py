@@ -154,6 +154,10 @@ class Run:
     def ended(self) -> bool:
         return self.status not in ("running", "paused")
 
+    def with_below(self) -> list[Run]:
+        """It, and the runs below it."""
+        return [self, *(below for run in self.log.runs if run.parent is self for below in run.with_below())]
+
     def row(self) -> RunRow:
         new = self.new
         return RunRow(

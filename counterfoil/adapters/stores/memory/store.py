@@ -20,6 +20,7 @@ from counterfoil.core.call_entries import DecidedEntry
 from counterfoil.core.entries import CancelEntry, Entry, NoteEntry
 from counterfoil.core.errors import Conflict, DefinitionError, Fenced, NotFound, NotPending
 from counterfoil.core.report import ToolErrorReport
+from counterfoil.core.states import must_have_ended
 from counterfoil.core.turn import Author, joined
 from counterfoil.store import (
     Behind,
@@ -323,8 +324,7 @@ class MemoryStore(Keys, Living, Reports):
         if run_id is None:
             runs = [run for run in self._runs.values() if run.asked and run.new.tenant == tenant]
         else:
-            top = self._run(tenant, run_id)
-            runs = [run for run in top.log.runs if _is_below(run, top)]
+            runs = self._run(tenant, run_id).with_below()
         found = [a.entry for run in runs for a in (run.asked or {}).values() if a.open]
         return [e.approval for e in sorted(found, key=lambda e: e.approval.requested_at)]
 
@@ -339,18 +339,19 @@ class MemoryStore(Keys, Living, Reports):
 
     async def erase(self, tenant: str, run_id: str, at: int) -> int:
         """See `Store.erase`."""
-        run = self._run(tenant, run_id)
-        if not run.ended:
-            raise Conflict(f"run {run_id} is {run.status}; erase it after its end")
-        erased = run.log.erase(run_id, at)
-        for k in self._kept.values():
-            if k.run is run and k.text is not None:
-                k.text, k.erased_at = None, at
-                erased += 1
-        erased += self._erase_reports(tenant, run_id)
-        # The waiting entries hold the inputs; after the end nothing asks for them.
-        run.asked = None
-        run.is_erased = True
+        runs = self._run(tenant, run_id).with_below()
+        must_have_ended(run_id, [(run.new.run_id, run.status) for run in runs])
+        erased = 0
+        for run in runs:
+            erased += run.log.erase(run.new.run_id, at)
+            for k in self._kept.values():
+                if k.run is run and k.text is not None:
+                    k.text, k.erased_at = None, at
+                    erased += 1
+            erased += self._erase_reports(tenant, run.new.run_id)
+            # The waiting entries hold the inputs; after the end nothing asks for them.
+            run.asked = None
+            run.is_erased = True
         self._version += 1
         return erased
 
@@ -381,10 +382,6 @@ class MemoryStore(Keys, Living, Reports):
 
     async def version(self) -> object:
         return self._version
-
-
-def _is_below(run: Run, top: Run) -> bool:
-    return run is top or (run.parent is not None and _is_below(run.parent, top))
 
 
 def open_store(url: str, **settings: object) -> MemoryStore:

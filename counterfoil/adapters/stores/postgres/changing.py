@@ -19,6 +19,7 @@ from counterfoil.core.codec import GENESIS
 from counterfoil.core.entries import CancelEntry, Entry, Fields, NoteEntry
 from counterfoil.core.errors import Conflict, NotFound, NotPending, StoreError
 from counterfoil.core.jsontext import JsonValue, dumps, loads
+from counterfoil.core.states import must_have_ended
 from counterfoil.core.turn import Author, joined, participants_from_json, participants_json
 from counterfoil.owners import owner_text, still_drives
 from counterfoil.store import Lease, NewRun, OverQuota, Owner, Quota, RunRow, needs_tenant, sent_before
@@ -253,15 +254,16 @@ def _decision(data: JsonValue) -> Decision:
 async def erase(db: Db, tenant: str, run_id: str, at: int) -> int:
     """See `Store.erase`."""
     held = await hold(db, tenant, run_id)
-    if held.row.status in ("running", "paused"):
-        raise Conflict(f"run {run_id} is {held.row.status}; erase it after its end")
-    run = held.number
-    counted = [await send(db, "erase_entries", at, run, held.talk.number)]
-    await send(db, "erase_pieces", run)
-    counted.append(await send(db, "erase_kept", at, run))
-    counted.append(await send(db, "erase_reports", run))
-    await send(db, "erase_approvals", run)
-    await send(db, "erased", run, at)
+    runs = await fetch(db, "with_below", held.number)
+    must_have_ended(run_id, [(below, status) for _, below, status in runs])
+    counted = []
+    for run, *_ in runs:
+        counted.append(await send(db, "erase_entries", at, run, held.talk.number))
+        await send(db, "erase_pieces", run)
+        counted.append(await send(db, "erase_kept", at, run))
+        counted.append(await send(db, "erase_reports", run))
+        await send(db, "erase_approvals", run)
+        await send(db, "erased", run, at)
     await send(db, "touch", held.talk.number)
     await fetch_one(db, "run_number", named(tenant, run_id))
     return sum(cursor.rowcount for cursor in counted)

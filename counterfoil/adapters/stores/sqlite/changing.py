@@ -15,6 +15,7 @@ from counterfoil.core.call_entries import DecidedEntry
 from counterfoil.core.entries import CancelEntry, Entry, Fields, NoteEntry
 from counterfoil.core.errors import Conflict, NotFound, NotPending
 from counterfoil.core.jsontext import JsonValue, dumps, loads
+from counterfoil.core.states import must_have_ended
 from counterfoil.core.turn import Author, joined, participants_from_json, participants_json
 from counterfoil.owners import owner_text, still_drives
 from counterfoil.store import Lease, NewRun, OverQuota, Owner, Quota, RunRow, needs_tenant, sent_before
@@ -255,16 +256,18 @@ def erase(db: WritingConnection, tenant: str, run_id: str, at: int) -> int:
     found = db.execute(SQL["run_number"], (tenant, run_id)).fetchone()
     if found is None:
         raise NotFound(f"no run {run_id}")
-    run, interaction, status, _ = found
-    if status in ("running", "paused"):
-        raise Conflict(f"run {run_id} is {status}; erase it after its end")
+    top, interaction, *_ = found
+    runs = db.execute(SQL["with_below"], (top,)).fetchall()
+    must_have_ended(run_id, [(below, status) for _, below, status in runs])
     db.write_rows()
-    erased = db.execute(SQL["erase_entries"], (at, run, interaction, interaction)).rowcount
-    for (kept,) in db.execute(SQL["kept_of_run"], (run,)).fetchall():
-        db.execute(SQL["erase_pieces_of"], (kept, kept))
-    erased += db.execute(SQL["erase_kept"], (at, run)).rowcount
-    erased += db.execute(SQL["erase_reports"], (run,)).rowcount
-    db.execute(SQL["erase_approvals"], (run,))
-    db.execute(SQL["erased"], (at, run))
+    erased = 0
+    for run, *_ in runs:
+        erased += db.execute(SQL["erase_entries"], (at, run, interaction, interaction)).rowcount
+        for (kept,) in db.execute(SQL["kept_of_run"], (run,)).fetchall():
+            db.execute(SQL["erase_pieces_of"], (kept, kept))
+        erased += db.execute(SQL["erase_kept"], (at, run)).rowcount
+        erased += db.execute(SQL["erase_reports"], (run,)).rowcount
+        db.execute(SQL["erase_approvals"], (run,))
+        db.execute(SQL["erased"], (at, run))
     db.forget()
     return erased

@@ -234,6 +234,15 @@ INSERT INTO kept (name, tenant, id, run, total, size, digest) VALUES ($1, $2, $3
 -- name: new_piece
 INSERT INTO kept_pieces (place, piece) VALUES ((currval('kept_number_seq') << 32) + $1, $2)
 
+-- name: with_below
+WITH RECURSIVE below (number, interaction, id, status) AS (
+    SELECT number, interaction, id, status FROM runs WHERE number = $1
+    UNION ALL
+    SELECT r.number, r.interaction, r.id, r.status
+    FROM below JOIN runs r ON r.interaction = below.interaction AND r.parent = below.id
+)
+SELECT number, id, status FROM below
+
 -- name: erase_entries
 UPDATE entries SET content = NULL, erased_at = $1
 WHERE run = $2 AND content IS NOT NULL AND place BETWEEN $3::bigint << 32 AND ($3 << 32) + 4294967295

@@ -187,6 +187,15 @@ INSERT INTO kept (tenant, id, run, total, size, digest) VALUES (?, ?, ?, ?, ?, ?
 -- name: new_piece
 INSERT INTO kept_pieces (place, piece) VALUES (?, ?)
 
+-- name: with_below
+WITH RECURSIVE below (number, interaction, id, status) AS (
+    SELECT number, interaction, id, status FROM runs WHERE number = ?
+    UNION ALL
+    SELECT r.number, r.interaction, r.id, r.status
+    FROM below JOIN runs r ON r.interaction = below.interaction AND r.parent = below.id
+)
+SELECT number, id, status FROM below
+
 -- name: erase_entries
 UPDATE entries SET content = NULL, erased_at = ?
 WHERE run = ? AND content IS NOT NULL AND place BETWEEN ? << 32 AND (? << 32) + 4294967295
