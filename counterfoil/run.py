@@ -75,8 +75,8 @@ class Runs(Protocol):
         """Events as they come."""
 
 
-class _Asked(str):
-    """What `Run.answer` is while a question waits: no text yet, and what answers the question."""
+class _Answer(str):
+    """What `Run.answer` is where a question is on record: the final text, and what answers the question."""
 
     __slots__ = ("run",)
     run: Run
@@ -138,22 +138,23 @@ class Run:
     def answer(self) -> str | None:
         """The final text, of a completed run.
 
-        While a question waits in the run or below it, it is an empty text, and ``answer(call_id, by=…, text=…)``
-        answers the question, as `answer_question` does.
+        Where a question is on record, in the run or beside it, ``answer(call_id, by=…, text=…)`` answers it, as
+        `answer_question` does; the text is empty until the run has ended.
         """
         ended = self._state.ended
-        if ended is not None:
-            return ended.answer
-        asked = self._state.status == "paused" and any(
+        text = "" if ended is None else ended.answer
+        if text is not None and self._has_asked():
+            answer = _Answer(text)
+            answer.run = self
+            return answer
+        return None if ended is None else text
+
+    def _has_asked(self) -> bool:
+        return any(
             call.waiting is not None and call.waiting.approval.kind == "question"
             for run in self._fold.record.runs.values()
-            for call in run.batch
+            for call in run.calls
         )
-        if not asked:
-            return None
-        answer = _Asked()
-        answer.run = self
-        return answer
 
     @property
     def output(self) -> JsonValue:

@@ -545,8 +545,11 @@ def test_a_question_to_a_person_waits_and_the_answer_is_recorded(place: Place) -
             assert asked.input == {"participant": "grace", "question": "Which metal?"}
             with pytest.raises(NotAllowed):
                 await run.answer_question("q", by="ada", text="Lead.")
-            await run.answer("q", by="grace", text="Gold.")  # by either name, while it is asked
+            await run.answer("q", by="grace", text="Gold.")  # by either name
             await run.answer_question("q", by="grace", text="Gold.")
+            await run.answer("q", by="grace", text="Gold.")
+            with pytest.raises(DecisionConflict):
+                await run.answer("q", by="grace", text="Lead.")
             await run.wait()
             assert (run.status, run.answer) == ("completed", "Gold.")
             items = await runtime.context(run.id, thread=...)
