@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 _MOST = 0xFFF
 """The counter has 12 bits."""
+_VARIANT = "89ab"
+"""The digit of the variant, whose two bits are 10."""
 
 _uuid_state = [0, 0]
 """Last millisecond and counter of `uuid7`: ids of one process increase strictly."""
@@ -21,9 +23,8 @@ def uuid7(now_us: int, random: bytes) -> str:
     if count > _MOST:
         ms, count = ms + 1, 0
     _uuid_state[0], _uuid_state[1] = ms, count
-    tail = int.from_bytes(random[:8], "big") & 0x3FFF_FFFF_FFFF_FFFF
-    text = f"{(ms & 0xFFFF_FFFF_FFFF) << 80 | 0x7000 << 64 | count << 64 | 0x8000_0000_0000_0000 | tail:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    head, tail = f"{ms & 0xFFFF_FFFF_FFFF:012x}", random[:8].hex()
+    return f"{head[:8]}-{head[8:]}-7{count:03x}-{_VARIANT[random[0] >> 4 & 3]}{tail[1:4]}-{tail[4:]}"
 
 
 class Effects:

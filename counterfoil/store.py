@@ -53,7 +53,7 @@ class Worker:
     """Seconds for which it has done so without a gap of `DEAD_AFTER` heartbeats."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # one for each run: a frozen one takes ten times as long to make
 class RunRow:
     """What the store knows of a run without folding its entries."""
 

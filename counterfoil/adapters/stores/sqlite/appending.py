@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import NamedTuple, TypeAlias
 
 from counterfoil.adapters.stores.sqlite.database import SQL
-from counterfoil.adapters.stores.sqlite.known import AT_ONCE, SETTLED, KnownRun, Tip, WritingConnection
+from counterfoil.adapters.stores.sqlite.known import AT_ONCE, OF_CALL, OF_RUN, SETTLED, KnownRun, Tip, WritingConnection
 from counterfoil.core.call_entries import CallEntry, ResultEntry, StartEntry, WaitingEntry
 from counterfoil.core.codec import by_dict, chain, encode
 from counterfoil.core.entries import Entry, TurnEntry
@@ -34,6 +34,8 @@ _CLOSE_OF_CALL = SQL["close_approvals_of_call"]
 
 LARGE = 64 * 1024
 """Bytes of a result whose commit is a large job."""
+_BLOB = bytearray
+"""What bytes are bound as: Python's sqlite3 takes a bytearray as it is, and looks for an adapter of bytes each time."""
 
 
 def rows_for(tip: Tip, run: int, entries: Sequence[Entry]) -> list[Row]:
@@ -56,7 +58,8 @@ def rows_for(tip: Tip, run: int, entries: Sequence[Entry]) -> list[Row]:
             call = e.step, e.index, 0  # type: ignore[attr-defined]  # as above
         else:
             call = _NO_CALL
-        rows.append((place, run, e.kind, *call, e.sequence, sequence, body, content, digest))
+        blob = None if content is None else _BLOB(content)
+        rows.append((place, run, e.kind, *call, e.sequence, sequence, _BLOB(body), blob, _BLOB(digest)))
     tip.place, tip.hash, tip.sequence = place, digest, sequence
     return rows
 
@@ -118,6 +121,7 @@ def at_once(db: WritingConnection, lease: Lease, entries: Sequence[Entry]) -> in
     place, digest, sequence = tip.place, tip.hash, tip.sequence
     after: dict[tuple[int, int], int] = {}
     values: list[object] = []
+    shape = ""
     for e in entries:
         # The laws are those of `check`, and a row is that of `rows_for`, without their cases that are not met here.
         if e.run_id != run_id or e.thread_id != thread:
@@ -130,7 +134,9 @@ def at_once(db: WritingConnection, lease: Lease, entries: Sequence[Entry]) -> in
             sequence += e.width
             body, content = WRITERS[kind](e) or by_dict(e)
             digest = sha256(digest + body).digest()  # as `chain`
-            values += place, number, "turn", None, None, None, e.sequence, sequence, body, content, digest
+            shape += OF_RUN
+            values += place, number, "turn", e.sequence, sequence
+            values += _BLOB(body), _BLOB(content), _BLOB(digest)  # type: ignore[arg-type]  # these have a content
             continue
         if kind is not StartEntry and kind is not ResultEntry:
             return None
@@ -146,9 +152,11 @@ def at_once(db: WritingConnection, lease: Lease, entries: Sequence[Entry]) -> in
             return None
         body, content = WRITERS[kind](e) or by_dict(e)
         digest = sha256(digest + body).digest()
-        values += place, number, e.kind, *key, slot, e.sequence, sequence, body, content, digest
+        shape += OF_CALL
+        values += place, number, e.kind, *key, slot, e.sequence, sequence
+        values += _BLOB(body), _BLOB(content), _BLOB(digest)  # type: ignore[arg-type]  # these have a content
     values += number, run.epoch
-    if not db.append_at_once(values, len(entries)):
+    if not db.append_at_once(values, shape):
         db.doubt()
         return None
     tip.place = run.seen = place

@@ -7,6 +7,7 @@ entries since; after a rollback everything is forgotten.
 
 from __future__ import annotations
 
+import functools
 import sqlite3
 from collections.abc import Sequence
 
@@ -24,13 +25,23 @@ _APPEND = SQL["append"]
 _COLUMNS, _, _VALUES = _APPEND.partition("VALUES ")
 AT_ONCE = 3
 """Entries that are appended as one statement, at most; a batch of many is a transaction."""
-_AT_ONCE = [
+OF_RUN, OF_CALL = "r", "c"
+"""The shape of a row whose entry is about the run, or about a call."""
+_ROWS = {
+    # Python's sqlite3 looks for an adapter of each None, which takes longer than the rest of a row.
+    OF_RUN: "(?, ?, ?, NULL, NULL, NULL, ?, ?, ?, ?, ?)",
+    OF_CALL: _VALUES,
+}
+
+
+@functools.cache
+def _at_once(shape: str) -> str:
+    """What appends rows of these shapes."""
     # A list of values with one row costs more than a row, and half of all commits have one.
-    f"{_COLUMNS}SELECT {_VALUES.strip('()')} {SQL['if_held']}"  # our own texts
-    if n == 1
-    else f"{_COLUMNS}SELECT * FROM (VALUES {', '.join([_VALUES] * n)}) {SQL['if_held']}"  # noqa: S608  # as above
-    for n in range(AT_ONCE + 1)
-]
+    rows = [_ROWS[one] for one in shape]
+    if len(rows) == 1:
+        return f"{_COLUMNS}SELECT {rows[0].strip('()')} {SQL['if_held']}"  # our own texts
+    return f"{_COLUMNS}SELECT * FROM (VALUES {', '.join(rows)}) {SQL['if_held']}"  # noqa: S608  # as above
 
 
 class Tip:
@@ -118,18 +129,19 @@ class WritingConnection(sqlite3.Connection):
             self.executemany(_APPEND, self.rows)
             self.rows.clear()
 
-    def append_at_once(self, values: Sequence[object], rows: int) -> bool:
+    def append_at_once(self, values: Sequence[object], shape: str) -> bool:
         """Append as one statement, a transaction by itself; False: what was known is not so, and nothing is written.
 
         Another connection that has taken or released the run has changed its row; one that has appended to its
         interaction has taken the first place.
 
         Args:
-            values: those of each row, as in `rows`, and the run's number and epoch.
-            rows: how many there are.
+            values: those of each row, as in `rows`, without the three of a call where it is of none, and the run's
+                number and epoch.
+            shape: `OF_RUN` or `OF_CALL` for each row.
         """
         try:
-            return self._cursor.execute(_AT_ONCE[rows], values).rowcount == rows
+            return self._cursor.execute(_at_once(shape), values).rowcount == len(shape)
         except sqlite3.IntegrityError:
             return False
 
