@@ -10,6 +10,7 @@ import sys
 from asyncio.subprocess import PIPE
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -27,7 +28,7 @@ from counterfoil import (
     TurnDelta,
     tool,
 )
-from counterfoil.client import calls, wire
+from counterfoil.client import calls, following, wire
 from counterfoil.core.errors import Conflict, DefinitionError, NotAllowed, ServerError, UnknownAgent, UsageError
 from counterfoil.doors.http import create_key
 from counterfoil.doors.http.live import frame
@@ -559,7 +560,7 @@ def test_streams_that_end_at_once_are_asked_for_ever_more_seldom_and_then_given_
     monkeypatch.setattr(wire, "FIRST_PAUSE", 0.02)
 
     async def main():
-        async with streams(lambda _: piece, patience=0.5) as (client, seen):
+        async with streams(lambda _: piece, patience=1) as (client, seen):
             with pytest.raises(ServerError, match="ends each stream of events before anything new comes"):
                 await every(client.events("r", to_end=True))
             assert 1 < len(seen) < 10
@@ -596,9 +597,18 @@ def test_something_new_makes_patience_and_pauses_begin_anew(monkeypatch):
 
     async def main():
         whole, sent = await frames()
-        # One event in every sixth connection: all of them take longer than the patience.
-        async with streams(lambda n: b"" if n % 6 else sent[n // 6], patience=0.5) as (client, _):
+        now = 0.0
+        monkeypatch.setattr(following, "time", SimpleNamespace(monotonic=lambda: now))
+
+        def piece(number):
+            nonlocal now
+            now += 1
+            return b"" if number % 6 else sent[number // 6]
+
+        # Each connection takes a second, and one in six brings an event: all of them take longer than the patience.
+        async with streams(piece, patience=10) as (client, _):
             assert await every(client.events("r", to_end=True)) == whole
+        assert now > 2 * 10
 
     go(main())
 
