@@ -133,10 +133,11 @@ class Driving(Deciding):
             log.info("run %s is driven by another worker now: %s", run_id, e)
             await drive.abandon()
             await self._read_again(fold)
-        except (KeyboardInterrupt, SystemExit):
+        except (KeyboardInterrupt, SystemExit):  # the event loop raises it, so nobody asks the task for it
+            self._tasks[run_id].add_done_callback(asyncio.Task.exception)
             raise
         except BaseException as e:  # whoever waits is told; the record shows how far it came
-            told_to_stop = isinstance(e, asyncio.CancelledError) and _cancelled()
+            told_to_stop = isinstance(e, asyncio.CancelledError) and self._tasks[run_id].cancelling() > 0
             await asyncio.shield(self._give_up(drive))
             if told_to_stop:
                 raise
@@ -374,12 +375,6 @@ class Driving(Deciding):
 
 def _builtin(drive: Drive) -> Any:
     return read_result_tool(drive.record, drive.store, drive.lease.tenant, drive.run.run_id)
-
-
-def _cancelled() -> bool:
-    """Somebody cancelled this very task; else a CancelledError is the program's own."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

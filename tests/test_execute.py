@@ -548,6 +548,7 @@ def test_what_ends_a_program_ends_it_after_the_call_is_settled(error, kind, tmp_
     assert ended.returncode in ((7,) if "Exit" in error else (-2, 130))
     assert ended.stdout == ""
     assert ("KeyboardInterrupt" in ended.stderr) == (error == "KeyboardInterrupt")
+    assert "never retrieved" not in ended.stderr  # Python's own traceback is all there is
 
     async def read() -> None:
         async with Runtime(f"sqlite:///{tmp_path}/shop.db") as runtime:

@@ -269,9 +269,14 @@ def test_long_answers_are_compressed_for_who_asks_for_it():
             async with http.client.stream("GET", address, headers={"Accept-Encoding": "gzip"}) as answer:
                 raw = b"".join([chunk async for chunk in answer.aiter_raw()])
             assert answer.headers["content-encoding"] == "gzip"
-            plain = await http.client.get(address, headers={"Accept-Encoding": "identity"})
-            assert gzip.decompress(raw) == plain.content
+            for refuses in ("identity", "gzip;q=0", "GZIP ; q=0.000, identity", "br, gzip;q=0"):
+                plain = await http.client.get(address, headers={"Accept-Encoding": refuses})
+                assert "content-encoding" not in plain.headers
+                assert gzip.decompress(raw) == plain.content
             assert len(raw) < len(plain.content) / 4
+            for takes in ("gzip;q=0.1", "gzip, br;q=0", "gzip; q=1"):
+                answer = await http.client.get(address, headers={"Accept-Encoding": takes})
+                assert answer.headers["content-encoding"] == "gzip"
 
     go(main())
 

@@ -171,6 +171,21 @@ def test_a_rejection_says_that_a_person_refused_why_and_not_to_try_the_same_agai
 
 
 @pytest.mark.parametrize(
+    ("reason", "read"),
+    [
+        ("too much", "too much."),
+        ("Why?", "Why?"),
+        ("No!", "No!"),
+        ("so …", "so …"),
+        ("太多。", "太多。"),
+        (None, "No reason was given."),
+    ],
+)
+def test_the_reason_of_a_rejection_is_a_sentence_of_its_own(reason: str | None, read: str) -> None:
+    assert f" {read} Do not try" in words.rejected("refund", reason)
+
+
+@pytest.mark.parametrize(
     "said",
     [words.denied("x", None), words.skipped("x", ""), words.duplicate("x"), words.cut_off("x"),
      words.refused("x"),     words.repeat_blocked("x"), words.cancelled("x", started=False)],

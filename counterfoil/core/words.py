@@ -68,6 +68,7 @@ def tool_error(tool: str, error: str) -> str:
 def rejected(tool: str, reason: str | None) -> str:
     """A person refused."""
     why = f"The reason given: {reason}" if reason else REJECTION_FALLBACK
+    why += "" if why.endswith((".", "!", "?", "…", "。")) else "."
     return f"A person refused this call of {tool}. Nothing ran. {why} Do not try the same call again."
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import re
 import time
 import uuid
+from collections import Counter
 from contextvars import ContextVar
-from typing import Final
+from typing import Any, Final
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from counterfoil.core.shorten import clip
 from counterfoil.doors.http.common import PACKED
 from counterfoil.doors.http.problems import KINDS, Problem, answer
 
@@ -26,6 +29,9 @@ BODY_SECONDS: Final = 60.0
 """For a body to come whole: a mobile client sends the most that one may have in less."""
 _GIVEN = re.compile(r"[\w.:/+=-]{1,128}", re.ASCII)
 """An id of the client's own that goes into the log as it is."""
+
+_NO_GZIP = re.compile(r"gzip\s*;\s*q=0(\.0*)?\s*(,|$)", re.IGNORECASE)
+"""A client that has no use for what is compressed."""
 
 
 class _Enough(Exception):  # a signal of this file's own
@@ -57,6 +63,8 @@ class Edge:
         status, began, method = 0, time.perf_counter(), scope["method"]
         if method == "HEAD":
             scope["method"] = "GET"  # the routes know no other
+        if _NO_GZIP.search(headers.get("accept-encoding", "")):
+            MutableHeaders(scope=scope)["accept-encoding"] = "identity"  # inside, the word alone counts
 
         async def answering(message: Message) -> None:
             nonlocal status
@@ -88,6 +96,8 @@ class Edge:
     async def _answer(self, headers: Headers, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         try:
             body = await self._body(headers, receive)
+            with contextlib.suppress(ValueError, RecursionError):  # what is no JSON is refused inside
+                json.loads(body, object_pairs_hook=_once)
             await self.app(scope, _again(body, receive), send)
         except Problem as problem:
             await answer(problem, request_id)(scope, receive, send)
@@ -121,6 +131,14 @@ class Edge:
         return Problem(
             "body-too-large", f"a body has at most {self.max_body} bytes; send less", {"Connection": "close"}
         )
+
+
+def _once(pairs: list[tuple[str, Any]]) -> None:
+    """Refuse an object that names a field twice: readers differ in which of them counts."""
+    counts = Counter(name for name, _ in pairs)
+    if len(counts) < len(pairs):
+        twice = counts.most_common(1)[0][0]
+        raise Problem("invalid-request", f"the body has {clip(twice, 100)!a} twice in one object; send it once")
 
 
 def _finish(headers: MutableHeaders, request_id: str) -> None:
