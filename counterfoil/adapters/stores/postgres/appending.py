@@ -10,21 +10,21 @@ import asyncio
 import functools
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from counterfoil.adapters.stores.postgres.database import SQL, Db, as_text, explain
 from counterfoil.adapters.stores.postgres.known import SETTLED, Held, Known, KnownRun, Talk, hold, learn, named
 from counterfoil.adapters.stores.postgres.lane import Appended
 from counterfoil.adapters.stores.postgres.pool import Pool, fetch, send
+from counterfoil.adapters.stores.shared.sql_store import Commit
 from counterfoil.core.call_entries import CallEntry, ResultEntry, StartEntry, WaitingEntry
 from counterfoil.core.codec import chain, encode
 from counterfoil.core.entries import Entry, TurnEntry
 from counterfoil.core.errors import Fenced, UsageError
 from counterfoil.core.jsontext import dumps
-from counterfoil.core.report import ToolErrorReport
 from counterfoil.core.states import OPEN
 from counterfoil.owners import owner_text
-from counterfoil.store import Behind, KeptText, Lease, LockLost, Owner, RunRow, StatusChange
+from counterfoil.store import Behind, KeptText, LockLost, Owner, RunRow, StatusChange
 
 Row: TypeAlias = tuple[Any, ...]
 
@@ -63,17 +63,6 @@ def rows_for(talk: Talk, run: int, entries: Sequence[Entry]) -> list[Row]:
         rows.append((place + number, run, e.kind, step, idx, slot, first, sequence, body, content, digest))
     talk.entry, talk.hash, talk.following = number, digest, sequence
     return rows
-
-
-class Commit(NamedTuple):
-    """The arguments of `Store.commit`."""
-
-    lease: Lease
-    entries: Sequence[Entry]
-    change: StatusChange | None
-    reports: Sequence[ToolErrorReport]
-    kept: Sequence[KeptText]
-    expect: int | None
 
 
 async def commit(pool: Pool, known: Known, what: Commit) -> int:

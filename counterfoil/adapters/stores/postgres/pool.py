@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 import psycopg
 from psycopg.generators import execute
@@ -15,6 +15,7 @@ from counterfoil.adapters.stores.postgres.database import MEANT, SQL, Db, connec
 from counterfoil.adapters.stores.postgres.lane import Lane, is_readable
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class Pool:
@@ -37,6 +38,7 @@ class Pool:
         self._tasks: set[asyncio.Task[Any]] = set()
         self.lane = Lane(self._borrow, self._give_back, place)
         """Where the commits of interactions go that are known."""
+        self.transactions = Transactions(self)
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Db]:
@@ -48,6 +50,11 @@ class Pool:
             raise explain(error, self._place) from error
         finally:
             self._give_back(db)
+
+    async def submit(self, work: Callable[[Db, *Ts], Awaitable[T]], *arguments: *Ts) -> T:
+        """Do what writes nothing, each statement by itself."""
+        async with self.connection() as db:
+            return await work(db, *arguments)
 
     async def _borrow(self) -> Db:
         if self._size == 1:
@@ -131,6 +138,17 @@ class Pool:
             db.pgconn.finish()
         self._idle.clear()
         self._used.clear()
+
+
+class Transactions:
+    """Writes: each is a transaction that is done to its end."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    async def submit(self, work: Callable[[Db, *Ts], Awaitable[T]], *arguments: *Ts) -> T:
+        """Do it, whatever becomes of who waits."""
+        return await self._pool.finish(self._pool.transact(lambda db: work(db, *arguments)))
 
 
 async def _take_back(db: Db) -> None:

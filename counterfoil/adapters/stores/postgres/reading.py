@@ -40,10 +40,10 @@ async def _number(db: Db, tenant: str, run_id: str) -> int:
     return cast("int", found[0])
 
 
-async def runs(db: Db, tenant: str, before: str | None, where: Sequence[str | bool | None], limit: int) -> list[RunRow]:
-    """See `Store.runs`; ``where`` holds status, agent, interaction and roots."""
+async def runs(db: Db, tenant: str, before: str | None, *where: str | int | None) -> list[RunRow]:
+    """See `Store.runs`; ``where``: status, agent, interaction, roots and limit."""
     number = None if before is None else await _number(db, tenant, before)
-    return [row_of(values) for values in await fetch(db, "runs", tenant, number, *where, limit)]
+    return [row_of(values) for values in await fetch(db, "runs", tenant, number, *where)]
 
 
 async def interactions(db: Db, tenant: str, before: str | None, limit: int) -> list[InteractionRow]:

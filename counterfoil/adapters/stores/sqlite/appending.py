@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
+from counterfoil.adapters.stores.shared.sql_store import Commit
 from counterfoil.adapters.stores.sqlite.database import SQL
 from counterfoil.adapters.stores.sqlite.known import AT_ONCE, OF_CALL, OF_RUN, SETTLED, KnownRun, Tip, WritingConnection
 from counterfoil.core.call_entries import CallEntry, ResultEntry, StartEntry, WaitingEntry
@@ -62,17 +63,6 @@ def rows_for(tip: Tip, run: int, entries: Sequence[Entry]) -> list[Row]:
         rows.append((place, run, e.kind, *call, e.sequence, sequence, _BLOB(body), blob, _BLOB(digest)))
     tip.place, tip.hash, tip.sequence = place, digest, sequence
     return rows
-
-
-class Commit(NamedTuple):
-    """The arguments of `Store.commit`."""
-
-    lease: Lease
-    entries: Sequence[Entry]
-    change: StatusChange | None
-    reports: Sequence[ToolErrorReport]
-    kept: Sequence[KeptText]
-    expect: int | None
 
 
 def commit(db: WritingConnection, what: Commit) -> int:

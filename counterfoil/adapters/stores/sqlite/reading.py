@@ -6,7 +6,7 @@ mid-way too, and with it the connection at what the file held then.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from sqlite3 import Connection
 from typing import Any, cast
 
@@ -48,14 +48,20 @@ def _number(db: Connection, tenant: str, run_id: str) -> int:
     return cast("int", found[0])
 
 
-def runs(db: Connection, tenant: str, before: str | None, where: Mapping[str, str | int | None]) -> list[RunRow]:
-    """See `Store.runs`; ``where`` holds status, agent, interaction, roots and limit."""
-    where = {**where, "tenant": tenant, "before": None if before is None else _number(db, tenant, before)}
-    return [row_of(values) for values in db.execute(SQL["runs"], where).fetchall()]
+def runs(db: Connection, tenant: str, before: str | None, *where: str | int | None) -> list[RunRow]:
+    """See `Store.runs`; ``where``: status, agent, interaction, roots and limit."""
+    given = tenant, None if before is None else _number(db, tenant, before), *where
+    values = dict(zip(("tenant", "before", "status", "agent", "interaction", "roots", "limit"), given, strict=True))
+    return [row_of(line) for line in db.execute(SQL["runs"], values).fetchall()]
+
+
+def interaction(db: Connection, tenant: str, interaction_id: str) -> InteractionRow:
+    """See `Store.interaction`."""
+    return interactions(db, tenant, None, 1, interaction_id)[0]
 
 
 def interactions(
-    db: Connection, tenant: str, interaction_id: str | None, before: str | None, limit: int
+    db: Connection, tenant: str, before: str | None, limit: int, interaction_id: str | None = None
 ) -> list[InteractionRow]:
     """See `Store.interactions`; with an id, that one alone. Raises NotFound."""
     values: dict[str, object] = {"tenant": tenant, "id": interaction_id, "before": None, "limit": limit}
