@@ -559,6 +559,8 @@ def test_an_older_schema_is_left_alone_until_it_is_upgraded(url):
     for column in ("participants", "created_at"):  # what the third migration brought
         sql(url, f"ALTER TABLE interactions DROP COLUMN {column}")
     sql(url, "DROP INDEX interactions_newest")
+    sql(url, "ALTER TABLE interactions DROP COLUMN key_digest")  # and the fourth
+    sql(url, "DROP TABLE agents, sent")
     sql(url, "UPDATE counterfoil_schema SET version = 2")
     with pytest.raises(StoreError, match=rf"schema 2, this program needs {newest}.*counterfoil db upgrade"):
         using(url, intact)

@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 from counterfoil.adapters.stores.postgres.database import SQL, Db, as_text, explain
-from counterfoil.adapters.stores.postgres.known import SETTLED, Held, Known, KnownRun, Talk, hold, learn, named
+from counterfoil.adapters.stores.postgres.known import Held, Known, KnownRun, Talk, hold, learn, named
 from counterfoil.adapters.stores.postgres.lane import Appended
 from counterfoil.adapters.stores.postgres.pool import Pool, fetch, send
 from counterfoil.adapters.stores.shared.sql_store import Commit
+from counterfoil.adapters.stores.shared.sql_values import SETTLED, pieces_of
 from counterfoil.core.call_entries import CallEntry, ResultEntry, StartEntry, WaitingEntry
 from counterfoil.core.codec import chain, encode
 from counterfoil.core.entries import Entry, TurnEntry
@@ -28,14 +29,10 @@ from counterfoil.store import Behind, KeptText, LockLost, Owner, RunRow, StatusC
 
 Row: TypeAlias = tuple[Any, ...]
 
-PIECE_BYTES = 64 * 1024
-"""Bytes of one piece of a text kept apart, at most: what a read of a few characters costs."""
 FEW = 8
 """Entries that one statement appends, at most: each number of them is a statement of its own to prepare."""
 SMALL = 256 * 1024
 """Bytes that go along with others' commits, at most."""
-_CONTINUES = range(0x80, 0xC0)
-"""Bytes of UTF-8 that go on with a character."""
 _TYPES = ("bigint", "bigint", "text", "bigint", "bigint", "bigint", "bigint", "bigint", "bytea", "bytea", "bytea")
 """Of the columns of an entry."""
 
@@ -368,13 +365,5 @@ async def _new_texts(db: Db, tenant: str, kept: Sequence[KeptText]) -> list[Kept
 async def keep(db: Db, tenant: str, run: int, text: KeptText) -> None:
     """Store a text in pieces that end where a character ends."""
     await send(db, "new_kept", named(tenant, text.id), tenant, text.id, run, len(text.text), text.size, text.digest)
-    data = text.text.encode()
-    first = start = 0
-    while start < len(data):
-        end = min(start + PIECE_BYTES, len(data))
-        while end < len(data) and data[end] in _CONTINUES:
-            end -= 1
-        piece = data[start:end]
+    for first, piece in pieces_of(text.text):
         await send(db, "new_piece", first, piece)
-        first += len(piece.decode())
-        start = end

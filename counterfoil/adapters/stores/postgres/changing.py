@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, cast
 
 import psycopg
@@ -13,12 +12,12 @@ from counterfoil.adapters.stores.postgres.database import Db
 from counterfoil.adapters.stores.postgres.known import Held, Known, KnownRun, Talk, hold, named, row_of
 from counterfoil.adapters.stores.postgres.pool import Pool, fetch, fetch_one, send
 from counterfoil.adapters.stores.postgres.reading import run_row
-from counterfoil.core.approval import Approval, Choice, Decision, approval_from_json, meant, settle
-from counterfoil.core.call_entries import DecidedEntry
+from counterfoil.adapters.stores.shared.sql_values import decided, decision_json, new_row
+from counterfoil.core.approval import Approval, Decision
 from counterfoil.core.codec import GENESIS
-from counterfoil.core.entries import CancelEntry, Entry, Fields, NoteEntry
-from counterfoil.core.errors import Conflict, NotFound, NotPending, StoreError
-from counterfoil.core.jsontext import JsonValue, dumps, loads
+from counterfoil.core.entries import CancelEntry, Entry, NoteEntry
+from counterfoil.core.errors import Conflict, NotFound, StoreError
+from counterfoil.core.jsontext import dumps, loads
 from counterfoil.core.states import must_have_ended
 from counterfoil.core.turn import Author, joined, participants_from_json, participants_json
 from counterfoil.owners import owner_text, still_drives
@@ -89,12 +88,7 @@ async def _create(db: Db, known: Known, new: NewRun) -> tuple[RunRow, bool]:
         await move(db, talk)
     await track(db, run, new.entries)
     known.wrote(tenant, new.interaction_id, talk, new.run_id, run)
-    row = RunRow(
-        new.run_id, new.interaction_id, tenant, new.agent, "running", None, run.epoch, owner,
-        owner is None, new.created_at, new.created_at, None, new.key, new.parent, new.pool, new.priority,
-        new.not_before,
-    )  # fmt: skip  # as it was written
-    return row, True
+    return new_row(new, run.epoch), True
 
 
 def _interaction_for(found: Sequence[Any] | None, new: NewRun) -> Talk | None:
@@ -213,42 +207,13 @@ async def decide(db: Db, tenant: str, run_id: str, call_id: str, decision: Decis
     """See `Store.decide`."""
     held = await hold(db, tenant, run_id)
     asked = await fetch(db, "approvals_of_call", named(tenant, run_id), call_id)
-    if not asked:
-        raise NotPending(f"call {call_id} of run {run_id} awaits no decision; list the approvals that do")
-    approvals = [approval_from_json(cast("Fields", loads(row[4]))) for row in asked]
-    place = meant(approvals, decision)
-    approval = approvals[place]
-    number, step, index, thread, _, first_json, is_open = asked[place]
-    first = None if first_json is None else _decision(loads(first_json))
-    if not settle(approval, first, decision, open_=is_open):
+    approval, entry, number = decided(run_id, call_id, asked, decision)
+    if entry is None:
         return approval, False
-    decision = replace(decision, approval=approval.id)
-    entry = DecidedEntry(
-        run_id=run_id, thread_id=thread, at=decision.at, step=step, index=index, call_id=call_id,
-        tool_name=approval.tool_name, approval_id=approval.id, decision=decision,
-    )  # fmt: skip  # one line a field says no more
     await append(db, held.talk, held.number, (entry,))
-    await send(db, "decided", number, _decision_json(decision), decision.choice)
+    await send(db, "decided", number, decision_json(entry.decision), decision.choice)
     await _wake(db, held, decision.at)
     return approval, True
-
-
-def _decision_json(d: Decision) -> bytes:
-    edited = None if d.input is None else d.input.decode()
-    return dumps([d.choice, d.by, d.reason, edited, d.digest, d.value, d.at])
-
-
-def _decision(data: JsonValue) -> Decision:
-    choice, by, reason, edited, digest, value, at = cast("list[str | None]", data)
-    return Decision(
-        cast("Choice", choice),
-        by,
-        reason,
-        None if edited is None else edited.encode(),
-        digest,
-        value,
-        cast("int", at),
-    )
 
 
 async def erase(db: Db, tenant: str, run_id: str, at: int) -> int:

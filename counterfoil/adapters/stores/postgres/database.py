@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Mapping
+from functools import partial
 from importlib.resources import files
 from typing import Any, TypeAlias
 
@@ -14,6 +14,7 @@ from psycopg.adapt import AdaptersMap, Buffer, Dumper, Loader
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types.numeric import Int8BinaryDumper
 
+from counterfoil.adapters.stores.shared.sql_values import migrations_in, not_newer, statements_in
 from counterfoil.core.errors import CounterfoilError, NotFound, StoreError, UsageError
 
 Db: TypeAlias = psycopg.AsyncConnection[tuple[Any, ...]]
@@ -39,24 +40,10 @@ _MIGRATING = 0x43544652
 _SQL = files(__package__) / "sql"
 
 
-def _statements() -> Mapping[str, str]:
-    text = (_SQL / "statements.sql").read_text(encoding="utf-8")
-    parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
-    return dict(zip(parts[1::2], map(str.strip, parts[2::2]), strict=True))
-
-
-SQL = _statements()
+SQL = statements_in(_SQL)
 """Every statement of statements.sql, by name."""
-
-
-def migrations() -> list[tuple[int, str]]:
-    """Each numbered migration with its text, in order."""
-    found = [
-        (int(match[1]), file.read_text(encoding="utf-8"))
-        for file in _SQL.iterdir()
-        if (match := re.fullmatch(r"(\d{4})_\w+\.sql", file.name))
-    ]
-    return sorted(found)
+migrations = partial(migrations_in, _SQL)
+"""Each numbered migration with its text, in order."""
 
 
 def as_text(text: str) -> bytes:
@@ -210,12 +197,7 @@ async def _version(db: Db, schema: str, place: str) -> int:
         return 0
     found = await db.execute("SELECT version FROM counterfoil_schema")
     version: int = (await found.fetchone() or (0,))[0]
-    newest = migrations()[-1][0]
-    if version > newest:
-        raise StoreError(
-            f"{place} has schema {version}, this program knows {newest} at most; install a newer counterfoil"
-        )
-    return version
+    return not_newer(version, migrations()[-1][0], place)
 
 
 _ADVICE: Mapping[str, str] = {

@@ -2,43 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Any, cast
+from collections.abc import Collection
 
 from counterfoil.adapters.stores.postgres.database import Db
 from counterfoil.adapters.stores.postgres.known import named
 from counterfoil.adapters.stores.postgres.pool import fetch, fetch_one, send
+from counterfoil.adapters.stores.shared.sql_values import key_of, key_values
 from counterfoil.core.errors import NotFound
-from counterfoil.core.jsontext import dumps, loads
 from counterfoil.core.keys import ApiKey
-
-
-def _key(values: Sequence[Any]) -> ApiKey:
-    id_, tenant, user, roles, scopes, *rest = values
-    return ApiKey(id_, tenant, user, _names(roles), _names(scopes), *rest)
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(cast("list[str]", loads(text)))
 
 
 async def add_key(db: Db, key: ApiKey) -> None:
     """See `Store.add_key`."""
-    lists = (dumps(names).decode() for names in (key.roles, key.scopes))
-    times = key.created_at, key.expires_at, key.revoked_at
-    name = named(key.tenant, key.id)
-    await send(db, "add_key", name, key.id, key.tenant, key.user, *lists, key.digest, *times)
+    await send(db, "add_key", named(key.tenant, key.id), *key_values(key))
 
 
-async def key_of(db: Db, digest: str) -> ApiKey | None:
+async def key(db: Db, digest: str) -> ApiKey | None:
     """See `Store.key`."""
     found = await fetch_one(db, "key", digest)
-    return None if found is None else _key(found)
+    return None if found is None else key_of(found)
 
 
 async def keys(db: Db, tenant: str) -> list[ApiKey]:
     """See `Store.keys`."""
-    return [_key(values) for values in await fetch(db, "keys", tenant)]
+    return [key_of(values) for values in await fetch(db, "keys", tenant)]
 
 
 async def revoke_key(db: Db, tenant: str, key_id: str, at: int) -> ApiKey:
@@ -46,7 +33,7 @@ async def revoke_key(db: Db, tenant: str, key_id: str, at: int) -> ApiKey:
     found = await fetch_one(db, "revoke_key", named(tenant, key_id), at)
     if found is None:
         raise NotFound(f"no key {key_id}")
-    return _key(found)
+    return key_of(found)
 
 
 async def has_keys(db: Db, at: int) -> bool:

@@ -15,14 +15,13 @@ from typing import Any, cast
 
 from counterfoil.adapters.stores.postgres.database import Db
 from counterfoil.adapters.stores.postgres.pool import fetch, fetch_one
+from counterfoil.adapters.stores.shared.sql_values import SETTLED
 from counterfoil.core.errors import NotFound
 from counterfoil.owners import owner_of
 from counterfoil.store import RunRow
 
 INTERACTIONS = 2_000
 """Interactions that are known at once, at most; then all are forgotten, which costs each a look-up."""
-SETTLED = -1
-"""State of a call with a result; otherwise the attempt of the call's newest start, 0 where there is none."""
 
 
 class KnownRun:

@@ -8,19 +8,15 @@ from typing import Any, cast
 from counterfoil.adapters.stores.postgres.database import Db
 from counterfoil.adapters.stores.postgres.known import named, row_of
 from counterfoil.adapters.stores.postgres.pool import fetch, fetch_one
-from counterfoil.core.approval import Approval, approval_from_json
+from counterfoil.adapters.stores.shared.sql_values import PAGE_BYTES, PAGE_ROWS, approvals_of, interaction_row, range_of
+from counterfoil.core.approval import Approval
 from counterfoil.core.codec import decode
 from counterfoil.core.entries import Entry, Fields
 from counterfoil.core.errors import NotFound
 from counterfoil.core.jsontext import loads
 from counterfoil.core.report import ReportGroup, ToolErrorReport, report_from_json
-from counterfoil.core.turn import participants_from_json
 from counterfoil.store import Head, InteractionRow, KeptRange, ReportFilter, RunRow, StoredRow
 
-PAGE_ROWS = 256
-"""Entries that `rows` takes at a time, at most."""
-PAGE_BYTES = 4 * 1024 * 1024
-"""Bytes of them after which a page ends; a single entry may be larger."""
 _WHOLE = 1 << 32
 """More characters than a text kept apart has."""
 
@@ -54,7 +50,7 @@ async def interactions(db: Db, tenant: str, before: str | None, limit: int) -> l
         if found is None:
             raise NotFound(f"no interaction {before}")
         number = cast("int", found[0])
-    return [_interaction(tenant, line) for line in await fetch(db, "interactions", tenant, number, limit)]
+    return [interaction_row(tenant, line) for line in await fetch(db, "interactions", tenant, number, limit)]
 
 
 async def interaction(db: Db, tenant: str, interaction_id: str) -> InteractionRow:
@@ -62,12 +58,7 @@ async def interaction(db: Db, tenant: str, interaction_id: str) -> InteractionRo
     found = await fetch_one(db, "interaction_row", named(tenant, interaction_id))
     if found is None:
         raise NotFound(f"no interaction {interaction_id}")
-    return _interaction(tenant, found)
-
-
-def _interaction(tenant: str, line: Sequence[object]) -> InteractionRow:
-    id_, at, who, open_run = cast("tuple[str, int, bytes | None, str | None]", line)
-    return InteractionRow(id_, tenant, at, participants_from_json(loads(who or b"[]"), tenant), open_run)
+    return interaction_row(tenant, found)
 
 
 async def entries(db: Db, tenant: str, interaction_id: str, after: int) -> list[Entry]:
@@ -85,8 +76,7 @@ async def approvals(db: Db, tenant: str, run_id: str | None) -> list[Approval]:
         found = await fetch(db, "approvals", tenant)
     else:
         found = await fetch(db, "approvals_of_run", await _number(db, tenant, run_id))
-    asked = [approval_from_json(cast("Fields", loads(data))) for (data,) in found]
-    return sorted(asked, key=lambda a: a.requested_at)
+    return approvals_of(found)
 
 
 async def reports(db: Db, tenant: str, where: ReportFilter) -> list[ToolErrorReport]:
@@ -122,13 +112,8 @@ async def kept(db: Db, tenant: str, kept_id: str, offset: int, limit: int | None
     number, total, size, erased_at = found
     offset = max(offset, 0)
     end = total if limit is None else min(total, offset + max(limit, 0))
-    text = ""
-    if offset < end:
-        pieces = await fetch(db, "pieces", number, offset, end)
-        if pieces:
-            first = pieces[0][0]
-            text = b"".join(piece for _, piece in pieces).decode()[offset - first : end - first]
-    return KeptRange(text, offset, total, size, erased_at)
+    pieces = await fetch(db, "pieces", number, offset, end) if offset < end else ()
+    return KeptRange(range_of(pieces, offset, end), offset, total, size, erased_at)
 
 
 async def rows(db: Db, after: int) -> list[tuple[int, StoredRow]]:

@@ -200,7 +200,7 @@ class SqlStore:
         await self._write.submit(self.key_ring.add_key, key)
 
     async def key(self, digest: str) -> ApiKey | None:
-        return await self._read.submit(self.key_ring.key_of, digest)
+        return await self._read.submit(self.key_ring.key, digest)
 
     async def keys(self, tenant: str) -> list[ApiKey]:
         needs_tenant(tenant)

@@ -10,8 +10,9 @@ from hashlib import sha256
 from typing import TypeAlias
 
 from counterfoil.adapters.stores.shared.sql_store import Commit
+from counterfoil.adapters.stores.shared.sql_values import SETTLED, pieces_of
 from counterfoil.adapters.stores.sqlite.database import SQL
-from counterfoil.adapters.stores.sqlite.known import AT_ONCE, OF_CALL, OF_RUN, SETTLED, KnownRun, Tip, WritingConnection
+from counterfoil.adapters.stores.sqlite.known import AT_ONCE, OF_CALL, OF_RUN, KnownRun, Tip, WritingConnection
 from counterfoil.core.call_entries import CallEntry, ResultEntry, StartEntry, WaitingEntry
 from counterfoil.core.codec import by_dict, chain, encode
 from counterfoil.core.entries import Entry, TurnEntry
@@ -23,12 +24,8 @@ from counterfoil.store import Behind, KeptText, Lease, LockLost, StatusChange
 
 Row: TypeAlias = tuple[object, ...]
 
-PIECE_BYTES = 64 * 1024
-"""Bytes of one piece of a text kept apart, at most: what a read of a few characters costs."""
 _ENTRY = 0xFFFFFFFF
 """Mask of the entry's number in its place."""
-_CONTINUES = range(0x80, 0xC0)
-"""Bytes of UTF-8 that go on with a character."""
 _NO_CALL = None, None, None
 _CLOSE_OF_CALL = SQL["close_approvals_of_call"]
 
@@ -258,13 +255,5 @@ def keep(db: WritingConnection, tenant: str, run: int, text: KeptText) -> None:
     """Store a text in pieces that end where a character ends."""
     number = db.execute(SQL["new_kept"], (tenant, text.id, run, len(text.text), text.size, text.digest)).lastrowid
     assert number is not None  # noqa: S101  # an INSERT has one
-    data = text.text.encode()
-    first = start = 0
-    while start < len(data):
-        end = min(start + PIECE_BYTES, len(data))
-        while end < len(data) and data[end] in _CONTINUES:
-            end -= 1
-        piece = data[start:end]
+    for first, piece in pieces_of(text.text):
         db.execute(SQL["new_piece"], ((number << 32) + first, piece))
-        first += len(piece.decode())
-        start = end

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import cast
 
+from counterfoil.adapters.stores.shared.sql_values import decided, decision_json, new_row
 from counterfoil.adapters.stores.sqlite.appending import check, rows_for, track
 from counterfoil.adapters.stores.sqlite.database import SQL
 from counterfoil.adapters.stores.sqlite.known import KnownRun, Tip, WritingConnection
 from counterfoil.adapters.stores.sqlite.reading import run_row
-from counterfoil.core.approval import Approval, Choice, Decision, approval_from_json, meant, settle
-from counterfoil.core.call_entries import DecidedEntry
-from counterfoil.core.entries import CancelEntry, Entry, Fields, NoteEntry
-from counterfoil.core.errors import Conflict, NotFound, NotPending
-from counterfoil.core.jsontext import JsonValue, dumps, loads
+from counterfoil.core.approval import Approval, Decision
+from counterfoil.core.entries import CancelEntry, Entry, NoteEntry
+from counterfoil.core.errors import Conflict, NotFound
+from counterfoil.core.jsontext import dumps, loads
 from counterfoil.core.states import must_have_ended
 from counterfoil.core.turn import Author, joined, participants_from_json, participants_json
 from counterfoil.owners import owner_text, still_drives
@@ -75,12 +74,7 @@ def create(db: WritingConnection, new: NewRun) -> tuple[RunRow, bool]:
     track(db, run, new.entries)
     db.runs[tenant, new.run_id] = run
     db.tips[interaction] = tip
-    row = RunRow(
-        new.run_id, new.interaction_id, tenant, new.agent, "running", None, run.epoch, owner,
-        owner is None, new.created_at, new.created_at, None, new.key, new.parent, new.pool, new.priority,
-        new.not_before,
-    )  # fmt: skip  # as it was written
-    return row, True
+    return new_row(new, run.epoch), True
 
 
 def _join(db: WritingConnection, interaction: int, tenant: str, there: bytes | None, new: Sequence[Author]) -> None:
@@ -212,43 +206,14 @@ def decide(db: WritingConnection, tenant: str, run_id: str, call_id: str, decisi
     """See `Store.decide`."""
     run, tip = db.run_and_tip(tenant, run_id)
     asked = db.execute(SQL["approvals_of_call"], (run.number, call_id)).fetchall()
-    if not asked:
-        raise NotPending(f"call {call_id} of run {run_id} awaits no decision; list the approvals that do")
-    approvals = [approval_from_json(cast("Fields", loads(row[4]))) for row in asked]
-    place = meant(approvals, decision)
-    approval = approvals[place]
-    number, step, index, thread, _, first_json, is_open = asked[place]
-    first = None if first_json is None else _decision(loads(first_json))
-    if not settle(approval, first, decision, open_=bool(is_open)):
+    approval, entry, number = decided(run_id, call_id, asked, decision)
+    if entry is None:
         return approval, False
-    decision = replace(decision, approval=approval.id)
-    entry = DecidedEntry(
-        run_id=run_id, thread_id=thread, at=decision.at, step=step, index=index, call_id=call_id,
-        tool_name=approval.tool_name, approval_id=approval.id, decision=decision,
-    )  # fmt: skip  # one line a field says no more
-    stored = _decision_json(decision)
+    stored = decision_json(entry.decision)
     db.rows += rows_for(tip, run.number, (entry,))
     db.execute(SQL["decided"], (stored, decision.choice, number))
     _wake(db, run, decision.at)
     return approval, True
-
-
-def _decision_json(d: Decision) -> bytes:
-    edited = None if d.input is None else d.input.decode()
-    return dumps([d.choice, d.by, d.reason, edited, d.digest, d.value, d.at])
-
-
-def _decision(data: JsonValue) -> Decision:
-    choice, by, reason, edited, digest, value, at = cast("list[str | None]", data)
-    return Decision(
-        cast("Choice", choice),
-        by,
-        reason,
-        None if edited is None else edited.encode(),
-        digest,
-        value,
-        cast("int", at),
-    )
 
 
 def erase(db: WritingConnection, tenant: str, run_id: str, at: int) -> int:

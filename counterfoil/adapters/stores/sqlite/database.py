@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
-import re
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import TypeVar
 
+from counterfoil.adapters.stores.shared.sql_values import migrations_in, not_newer, statements_in
 from counterfoil.core.errors import StoreError
 
 T = TypeVar("T")
@@ -30,24 +31,10 @@ _NOW = "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
 """Microseconds since 1970; SQLite knows milliseconds."""
 
 
-def _statements() -> Mapping[str, str]:
-    text = (_SQL / "statements.sql").read_text(encoding="utf-8").replace("{now}", _NOW)
-    parts = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
-    return dict(zip(parts[1::2], map(str.strip, parts[2::2]), strict=True))
-
-
-SQL = _statements()
+SQL = {name: text.replace("{now}", _NOW) for name, text in statements_in(_SQL).items()}
 """Every statement of statements.sql, by name."""
-
-
-def migrations() -> list[tuple[int, str]]:
-    """Each numbered migration with its text, in order."""
-    found = [
-        (int(match[1]), file.read_text(encoding="utf-8"))
-        for file in _SQL.iterdir()
-        if (match := re.fullmatch(r"(\d{4})_\w+\.sql", file.name))
-    ]
-    return sorted(found)
+migrations = partial(migrations_in, _SQL)
+"""Each numbered migration with its text, in order."""
 
 
 def connect(path: str, synchronous: str, kind: type[C]) -> C:
@@ -120,12 +107,7 @@ def _check(db: sqlite3.Connection, path: str) -> int:
         if version or application or db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone():
             raise StoreError(f"{path} is a database of another program; give a path of its own to the record")
         return 0
-    newest = migrations()[-1][0]
-    if version > newest:
-        raise StoreError(
-            f"{path} has schema {version}, this program knows {newest} at most; install a newer counterfoil"
-        )
-    return version
+    return not_newer(version, migrations()[-1][0], path)
 
 
 def version_of(path: str) -> int:

@@ -2,41 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from sqlite3 import Connection
-from typing import Any, cast
 
+from counterfoil.adapters.stores.shared.sql_values import key_of, key_values
 from counterfoil.adapters.stores.sqlite.database import SQL
 from counterfoil.core.errors import NotFound
-from counterfoil.core.jsontext import dumps, loads
 from counterfoil.core.keys import ApiKey
-
-
-def _key(values: Sequence[Any]) -> ApiKey:
-    id_, tenant, user, roles, scopes, *rest = values
-    return ApiKey(id_, tenant, user, _names(roles), _names(scopes), *rest)
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(cast("list[str]", loads(text)))
 
 
 def add_key(db: Connection, key: ApiKey) -> None:
     """See `Store.add_key`."""
-    lists = (dumps(names).decode() for names in (key.roles, key.scopes))
-    times = key.created_at, key.expires_at, key.revoked_at
-    db.execute(SQL["add_key"], (key.id, key.tenant, key.user, *lists, key.digest, *times))
+    db.execute(SQL["add_key"], key_values(key))
 
 
-def key_of(db: Connection, digest: str) -> ApiKey | None:
+def key(db: Connection, digest: str) -> ApiKey | None:
     """See `Store.key`."""
     found = db.execute(SQL["key"], (digest,)).fetchone()
-    return None if found is None else _key(found)
+    return None if found is None else key_of(found)
 
 
 def keys(db: Connection, tenant: str) -> list[ApiKey]:
     """See `Store.keys`."""
-    return [_key(values) for values in db.execute(SQL["keys"], (tenant,)).fetchall()]
+    return [key_of(values) for values in db.execute(SQL["keys"], (tenant,)).fetchall()]
 
 
 def revoke_key(db: Connection, tenant: str, key_id: str, at: int) -> ApiKey:
@@ -44,7 +32,7 @@ def revoke_key(db: Connection, tenant: str, key_id: str, at: int) -> ApiKey:
     found = db.execute(SQL["revoke_key"], (at, tenant, key_id)).fetchall()
     if not found:
         raise NotFound(f"no key {key_id}")
-    return _key(found[0])
+    return key_of(found[0])
 
 
 def has_keys(db: Connection, at: int) -> bool:

@@ -11,14 +11,13 @@ import functools
 import sqlite3
 from collections.abc import Sequence
 
+from counterfoil.adapters.stores.shared.sql_values import SETTLED
 from counterfoil.adapters.stores.sqlite.database import SQL
 from counterfoil.core.codec import GENESIS
 from counterfoil.core.errors import NotFound
 
 RUNS = 2_000
 """Runs that are known at once, at most; then all are forgotten, which costs each a look-up."""
-SETTLED = -1
-"""State of a call with a result; otherwise the attempt of the call's newest start, 0 where there is none."""
 _RUN_AND_TIP = SQL["run_and_tip"]
 _CALLS_SINCE = SQL["calls_since"]
 _APPEND = SQL["append"]

@@ -10,21 +10,16 @@ from collections.abc import Sequence
 from sqlite3 import Connection
 from typing import Any, cast
 
+from counterfoil.adapters.stores.shared.sql_values import PAGE_BYTES, PAGE_ROWS, approvals_of, interaction_row, range_of
 from counterfoil.adapters.stores.sqlite.database import BUSY_SECONDS, SQL
-from counterfoil.core.approval import Approval, approval_from_json
+from counterfoil.core.approval import Approval
 from counterfoil.core.codec import decode
 from counterfoil.core.entries import Entry, Fields
 from counterfoil.core.errors import NotFound
 from counterfoil.core.jsontext import loads
 from counterfoil.core.report import ReportGroup, ToolErrorReport, report_from_json
-from counterfoil.core.turn import participants_from_json
 from counterfoil.owners import owner_of
 from counterfoil.store import Head, InteractionRow, KeptRange, ReportFilter, RunRow, StoredRow
-
-PAGE_ROWS = 256
-"""Entries that `rows` takes at a time, at most."""
-PAGE_BYTES = 4 * 1024 * 1024
-"""Bytes of them after which a page ends; a single entry may be larger."""
 
 
 def row_of(values: Sequence[Any]) -> RunRow:
@@ -70,10 +65,7 @@ def interactions(
     found = db.execute(SQL["interactions"], values).fetchall()
     if interaction_id is not None and not found:
         raise NotFound(f"no interaction {interaction_id}")
-    return [
-        InteractionRow(id_, tenant, at, participants_from_json(loads(who or b"[]"), tenant), open_run)
-        for id_, at, who, open_run in found
-    ]
+    return [interaction_row(tenant, line) for line in found]
 
 
 def _interaction(db: Connection, tenant: str, interaction_id: str) -> int:
@@ -96,8 +88,7 @@ def approvals(db: Connection, tenant: str, run_id: str | None) -> list[Approval]
         found = db.execute(SQL["approvals"], (tenant,)).fetchall()
     else:
         found = db.execute(SQL["approvals_of_run"], (_number(db, tenant, run_id),)).fetchall()
-    asked = [approval_from_json(cast("Fields", loads(data))) for (data,) in found]
-    return sorted(asked, key=lambda a: a.requested_at)
+    return approvals_of(found)
 
 
 def reports(db: Connection, tenant: str, where: ReportFilter) -> list[ToolErrorReport]:
@@ -142,13 +133,9 @@ def kept(db: Connection, tenant: str, kept_id: str, offset: int, limit: int | No
     number, total, size, _, erased_at = found
     offset = max(offset, 0)
     end = total if limit is None else min(total, offset + max(limit, 0))
-    text = ""
-    if offset < end:
-        pieces = db.execute(SQL["pieces"], {"kept": number, "first": offset, "end": end}).fetchall()
-        if pieces:
-            first = pieces[0][0]
-            text = b"".join(piece for _, piece in pieces).decode()[offset - first : end - first]
-    return KeptRange(text, offset, total, size, erased_at)
+    where = {"kept": number, "first": offset, "end": end}
+    pieces = db.execute(SQL["pieces"], where).fetchall() if offset < end else ()
+    return KeptRange(range_of(pieces, offset, end), offset, total, size, erased_at)
 
 
 def rows(db: Connection, after: int) -> list[tuple[int, StoredRow]]:
