@@ -135,6 +135,7 @@ chief = Agent(
     ),
     manages=[_miner],
 )
+boss = Agent("boss", ScriptedModel([call("dispatch", agent="clumsy", task="Look."), say("No.")]), manages=[clumsy])
 twice = Agent(
     "twice",
     ScriptedModel([[call("dispatch", agent="miner", task="Dig.", id=one) for one in ("d1", "d2")], say("Both dug.")]),

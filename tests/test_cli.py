@@ -671,13 +671,16 @@ def test_a_key_is_printed_once_listed_without_its_secret_and_revoked() -> None:
     assert type_("keys", "revoke", key["id"], "--tenant", "acme").code == 5
     assert re.search(rf"key {key['id']} of ada \(finance\), tenant default, for read; it counts until 2", made.err)
     assert listed_keys() == [f"{key['id']} until {key['expiresAt'][:10]} ada (finance): read"]
-    first, again = (type_("keys", "revoke", key["id"]) for _ in range(2))
+    first, again = (type_("keys", "revoke", one) for one in (key["id"][:13], key["id"]))
     assert (first.code, first.out) == (
         0, f"key {key['id']} of ada (finance), tenant default, counts no more, from now on\n",
     )  # fmt: skip  # one row
     assert (again.code, bool(re.search(r"no more, since \d{4}-\d\d-\d\d [\d:]{8} UTC$", again.out))) == (0, True)
     (key,) = type_("keys", "list", "--json").data
-    assert listed_keys() == [f"{key['id']} no, revoked {key['revokedAt'][:10]} ada (finance): read"]
+    assert type_("keys", "revoke", "zz").code == 5
+    type_("keys", "create")
+    assert "2 keys begin with '0'" in type_("keys", "revoke", "0").err
+    assert listed_keys()[:1] == [f"{key['id']} no, revoked {key['revokedAt'][:10]} ada (finance): read"]
 
 
 def listed_keys() -> list[str]:
@@ -715,8 +718,8 @@ def test_what_waits_below_a_run_is_decided_by_that_run_and_a_question_is_answere
     assert approval["runId"] != run
     assert type_("answer", run, "pay", "Yes.").code == 6
     assert type_("approve", run, "pay", "--with", "tests.cli_desk:chief").code == 3
-    assert "chief asks ada" in type_("approvals").out
-    assert "counterfoil answer" in type_("approve", run, "ask").err
+    assert re.search(r"chief asks ada; since \d{4}-\d\d-\d\d [\d:]{8} UTC", type_("approvals").out)
+    assert f"counterfoil answer {run} ask TEXT --store {STORE}\n" in type_("approve", run, "ask").err
     assert type_("answer", run, "ask", "Yes.", "--by", "grace").code == 1
     typed = type_("answer", run, "ask", "All is well.", "--by", "ada", "--with", "tests.cli_desk:chief")
     assert typed.code == 0
@@ -736,6 +739,15 @@ def test_a_manager_says_what_it_waits_for_and_shows_the_runs_below_it() -> None:
     assert [(w["kind"], w["runId"], w["callId"]) for w in shown["waitsFor"]] == [("approval", child, "pay")]
     assert {row["runId"] for row in shown["timeline"]} == {run, child}
     assert [row["runId"] for row in type_("show", child, "--json").data["timeline"]] == [child] * 4
+
+
+def test_the_reports_of_a_run_name_the_runs_below_it_that_have_some() -> None:
+    run = run_of("boss")
+    (child,) = (row["runId"] for row in type_("runs", "--json").data if row["parentRunId"] == run)
+    typed = type_("errors", run)
+    assert typed.err == f"a run below it has reports too: counterfoil errors {child} --store {STORE}\nno reports\n"
+    assert "the disk said" in type_("errors", child).out
+    assert "below" not in type_("errors", child).err
 
 
 def test_calls_of_one_id_in_two_runs_below_are_told_apart_and_decided_each_in_its_own() -> None:

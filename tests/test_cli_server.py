@@ -76,7 +76,7 @@ def test_what_is_read_at_a_server_is_what_is_read_of_its_file(server):
         ("errors", "--group"), ("errors", "--since", "1h"), ("approvals",), ("approvals", desk), ("approvals", hello),
         ("result", large, str(number)), ("result", large, str(number), "--offset", "13", "--limit", "20"),
         ("result", gone, str(number)), ("result", large, "99"), ("show", "0" * 36), ("show", "zz"), ("show", desk[:4]),
-        ("approve", hello), ("approve", desk, "nothing"), ("reject", clumsy, "e1"), ("settle", desk, "--rerun"),
+        ("approve", hello), ("approve", desk, "nothing"), ("reject", clumsy, "e1"),
         ("cancel", hello), ("runs", "--status", "odd"),
     ]  # fmt: skip  # one row
     for words in commands:
@@ -91,7 +91,8 @@ def test_what_is_decided_at_a_server_is_what_is_decided_on_a_file(server):
     for as_json in ((), ("--json",)):
         pairs = [(run_of("desk"), run_of("desk")) for _ in range(4)]
         steps = [
-            (0, "approve"), (0, "approve", "pay-1"), (0, "reject", "pay-1", "--reason", "late"), (0, "show"),
+            (0, "settle", "--rerun"), (0, "approve"), (0, "approve", "pay-1"),
+            (0, "reject", "pay-1", "--reason", "late"), (0, "show"),
             (1, "reject", "pay-1", "--reason", "no"), (1, "settle", "pay-1", "--result", "x"), (1, "show"),
             (2, "approve", "pay-1", "--digest", "00"), (2, "cancel", "--reason", "enough"), (2, "approve"),
             (2, "send", "hello"), (2, "show"), (3, "send", "hello"), (3, "show"),
@@ -134,6 +135,7 @@ def test_the_server_may_come_from_the_environment_and_a_named_store_wins(working
     [
         (("verify", "--server", "URL"), 2, "verify needs the store itself, and --server names a server"),
         (("replay", "last", "--server", "URL"), 2, "replay needs the store itself"),
+        (("keys", "list", "--server", "URL"), 2, "counterfoil: keys list needs the store itself"),
         (("work", "shop", "--server", "URL"), 2, "work needs the store itself"),
         (("runs", "--server", "URL", "--store", STORE), 2, "--server and --store are two places; name one"),
         (("runs", "--server", "URL", "--tenant", "acme"), 2, "leave out --tenant"),

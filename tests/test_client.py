@@ -232,7 +232,10 @@ def test_a_team_is_read_as_the_runtime_reads_it():
             assert [one.id async for one in client.runs()] == [child.id, run.id]
             assert [one.id async for one in client.runs(roots=True)] == [run.id]
             thread = child.data["threadId"]
-            assert await client.timeline(run.id) == await http.runtime.timeline(run.id, thread=...)
+            for every in (None, ...):
+                told = await client.timeline(run.id, thread=every)
+                assert told == await http.runtime.timeline(run.id, thread=...)
+                assert child.id in {row.run_id for row in told}
             for name in ("main", thread):
                 assert await client.timeline(run.id, thread=name) == await http.runtime.timeline(run.id, thread=name)
                 assert {item["threadId"] for item in await client.items(run.id, thread=name)} == {

@@ -157,7 +157,7 @@ def test_a_client_that_goes_away_leaves_the_run_going(tmp_path):
         ("POST", "/v1/runs", b'{"agent": "desk", "prompt": "x", "user": "eve"}', 422, "invalid-request"),
         ("POST", "/v1/runs", b'{"agent": "desk", "prompt": "\\ud800"}', 422, "invalid-request"),
         ("POST", "/v1/runs", b'{"agent": "desk", "prompt": "x", "prompt": "y"}', 422, "invalid-request"),
-        ("POST", "/v1/runs", b'{"agent": "desk", "limits": {"steps": 1, "steps": 9}}', 422, "invalid-request"),
+        ("POST", "/v1/runs", b'{"agent":"desk","prompt":"x","limits":{"steps":1,"steps":9}}', 422, "invalid-request"),
         ("POST", "/v1/runs", b"x" * 2000, 413, "body-too-large"),
     ],
 )  # fmt: skip  # a table

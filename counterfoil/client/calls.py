@@ -9,6 +9,7 @@ import uuid
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
+from types import EllipsisType
 from typing import Any, Self, cast
 
 from counterfoil.client.following import follow
@@ -192,14 +193,15 @@ class AsyncClient:
             yield made(InteractionInfo, item)
 
     async def context(
-        self, run_id: str, *, after: int = 0, thread: str | None = None, limit: int | None = None
+        self, run_id: str, *, after: int = 0, thread: str | EllipsisType | None = None, limit: int | None = None
     ) -> AsyncGenerator[dict[str, JsonValue]]:
         """The items of a run in reading order, page by page: messages, calls and their results (contract 1.4).
 
         Args:
             run_id: the run.
             after: a reading number (``sequence``); items with a larger one are given.
-            thread: of this thread alone, ``main`` for the main one; the key needs the scope ``threads``.
+            thread: of this thread alone, ``main`` for the main one; another needs the scope ``threads``. None, and the
+                dots ``...`` as for a `Runtime`: all that the key may see of the run and of those below it.
             limit: so many at most.
 
         Raises:
@@ -209,12 +211,12 @@ class AsyncClient:
         async for item in self._pages(path, {"thread": thread}, limit, "after", after):
             yield item
 
-    async def timeline(self, run_id: str, *, thread: str | None = None) -> list[Row]:
+    async def timeline(self, run_id: str, *, thread: str | EllipsisType | None = None) -> list[Row]:
         """What happened, in rows for a person; ``thread`` as of `context`. Raises NotFound."""
         found = await self._wire.json("GET", f"{_run(run_id)}/timeline", params={"thread": thread})
         return [made(Row, row) for row in found["rows"]]
 
-    async def items(self, run_id: str, *, thread: str | None = None) -> list[dict[str, JsonValue]]:
+    async def items(self, run_id: str, *, thread: str | EllipsisType | None = None) -> list[dict[str, JsonValue]]:
         """The run's items with everything that is on record of them, as `timeline` of the API has them."""
         found = await self._wire.json("GET", f"{_run(run_id)}/timeline", params={"thread": thread})
         return cast("list[dict[str, JsonValue]]", found["items"])

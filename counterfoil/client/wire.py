@@ -248,7 +248,7 @@ class Wire:
         Args:
             method: of HTTP.
             path: from the server's address.
-            params: what is None is left out.
+            params: what is None, or the dots ``...``, is left out.
             body: as JSON.
             headers: further ones.
             again: asking twice does what asking once does; None: of a GET.
@@ -259,7 +259,7 @@ class Wire:
         """
         import httpx2
 
-        more = {name: str(value) for name, value in (params or {}).items() if value is not None}
+        more = {name: str(value) for name, value in (params or {}).items() if value not in (None, ...)}
         sent = dict(headers or {})
         if body is not None:
             sent["Content-Type"] = "application/json"

@@ -51,10 +51,10 @@ _EXTRAS: Final = (
         ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"),
         "pip install 'counterfoil[otel]'",
     ),
-    ("the PostgreSQL store (extra postgres)", ("psycopg",), "pip install 'counterfoil[postgres]'"),
-    ("models of Anthropic (extra anthropic)", ("anthropic",), "pip install 'counterfoil[anthropic]'"),
-    ("models of Google (extra google)", ("google-genai",), "pip install 'counterfoil[google]'"),
-    ("models of OpenAI (extra openai)", ("openai",), "pip install 'counterfoil[openai]'"),
+    ("PostgreSQL (extra postgres)", ("psycopg",), "pip install 'counterfoil[postgres]'"),
+    ("Anthropic (extra anthropic)", ("anthropic",), "pip install 'counterfoil[anthropic]'"),
+    ("Google (extra google)", ("google-genai",), "pip install 'counterfoil[google]'"),
+    ("OpenAI (extra openai)", ("openai",), "pip install 'counterfoil[openai]'"),
 )
 
 

@@ -346,7 +346,7 @@ def checks() -> list[Check]:
 
 
 def _local() -> Check:
-    name = "a small model on this machine (extra local)"
+    name = "a local model (extra local)"
     try:
         local = importlib.import_module("counterfoil.adapters.models.local.server")
     except ImportError as error:

@@ -102,11 +102,16 @@ async def list_(session: Session) -> int:
 
 @command(app)
 async def revoke(
-    session: Session, key: Annotated[str, typer.Argument(metavar="KEY", help="A key's id; `keys list` has them.")]
+    session: Session,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="A key's id or a unique beginning; `keys list` has them.")],
 ) -> int:
     """Have a key count no more, from now on."""
     async with session.reader() as runtime:
         now = runtime.effects.now()
+        found = [one.id for one in await runtime.store.keys(session.tenant) if one.id.startswith(key)]
+        if len(found) > 1 and key not in found:
+            raise Stop(f"{len(found)} keys begin with {key!r:.80}, such as {', '.join(found[:4])}; type more of the id")
+        key = found[0] if len(found) == 1 else key
         revoked = await runtime.store.revoke_key(session.tenant, key, now)
     if session.json:
         session.out.data(_view(revoked))

@@ -167,8 +167,8 @@ async def settle(
 async def answer(
     session: Session,
     run: RunArgument,
-    call: Annotated[str, typer.Argument(help="The call that asks, or the beginning of its id.")],
-    text: Annotated[str, typer.Argument(help="What whoever asked reads.")],
+    call: Annotated[str, typer.Argument(metavar="CALL", help="The call that asks, or the beginning of its id.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What whoever asked reads.")],
     *,
     by: _BY = None,
     digest: _DIGEST = None,
@@ -197,7 +197,7 @@ async def _decided(session: Session, run: str, call: str | None, *, spec: str | 
         found = await find_run(session, runtime, run)
         driven = await _driven(runtime, found, agents[0].name) if agents else found
         call_id = await find_call(session, runtime, found, call)
-        await _fits(found, call_id, word)
+        await _fits(found, call_id, word, session.store_flags())
         follower = Follower(session, runtime, driven)
         await follower.pass_over()
         approval = await decide(found, call_id)
@@ -230,22 +230,22 @@ async def _driven(runtime: Runtime, run: Run, agent: str) -> Run:
     return of
 
 
-async def _fits(run: Run, call_id: str, word: str) -> None:
+async def _fits(run: Run, call_id: str, word: str, flags: str) -> None:
     """Whether this command decides on what waits; else the one that does is named."""
     settles = word in (RERUN, RECORDED)
     kind = next((a.kind for a in await run.approvals() if a.call_id == call_id), None)
     if kind == "question":
         if word not in (ANSWERED, "rejected"):
-            raise Stop(f"call {call_id} is a question; type counterfoil answer {run.id} {call_id} TEXT", Code.CONFLICT)
+            told = f"call {call_id} is a question; type counterfoil answer {run.id} {call_id} TEXT{flags}"
+            raise Stop(told, Code.CONFLICT)
         return
     if kind == "interrupted" and not settles:
         what = f"call {call_id} was interrupted, so its effect is unknown"
-        how = f"counterfoil settle {run.id} {call_id} with --rerun, --result TEXT or --failed TEXT"
+        how = f"counterfoil settle {run.id} {call_id}{flags} with --rerun, --result TEXT or --failed TEXT"
         raise Stop(f"{what}; type {how}", Code.CONFLICT)
     if kind == "approval" and settles:
-        raise Stop(
-            f"call {call_id} has not begun; type counterfoil approve or reject {run.id} {call_id}", Code.CONFLICT
-        )
+        told = f"call {call_id} has not begun; type counterfoil approve or reject {run.id} {call_id}{flags}"
+        raise Stop(told, Code.CONFLICT)
 
 
 @command(app, server=True)

@@ -27,6 +27,7 @@ from counterfoil.doors.cli.view import (
     when,
     without_answer,
 )
+from counterfoil.run import Run
 from counterfoil.runtime import Runtime
 
 __all__ = ["app"]
@@ -134,6 +135,8 @@ async def errors(
     ended = None if until is None else ago("--until", until)
     async with session.reader() as runtime:
         found = None if run is None else await find_run(session, runtime, run)
+        if found is not None:
+            await _failed_below(session, runtime, found)
         where: Any = {
             "tool": tool, "code": code, "since": began, "until": ended, "limit": limit, "tenant": session.tenant,
         }  # fmt: skip  # one row
@@ -166,6 +169,13 @@ async def errors(
             ],
         )
     return Code.DONE
+
+
+async def _failed_below(session: Session, runtime: Runtime, run: Run) -> None:
+    """Say which runs below this one have reports of their own."""
+    rows = await runtime.timeline(run.id, thread=..., tenant=session.tenant)
+    for one in dict.fromkeys(row.run_id for row in rows if row.outcome == "failed" and row.run_id != run.id):
+        session.out.note(f"a run below it has reports too: counterfoil errors {one}{session.store_flags()}")
 
 
 def _print_groups(session: Session, groups: Sequence[ReportGroup]) -> int:

@@ -192,8 +192,8 @@ def command(
                 if there is not None and server and tenant:
                     raise Stop("the tenant is that of the key in COUNTERFOIL_KEY; leave out --tenant")
                 if there is not None and not server:
-                    told = f"{ctx.info_name} needs the store itself, and {there.source} names a server; "
-                    told += "type it where the store is, with --store URL"
+                    told = f"{ctx.command_path.partition(' ')[2]} needs the store itself, and {there.source} "
+                    told += "names a server; type it where the store is, with --store URL"
                     if asked is not None:
                         raise Stop(told)
                     there, absent = None, told if known.source == "default" else None

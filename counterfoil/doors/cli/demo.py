@@ -66,10 +66,10 @@ async def act_one(console: Console, setting: wiring.Setting, root: Path) -> bool
     console.print(Line("Act one: a small model, real files", align="left"))
     folder = line(root.resolve().name, 100)  # noqa: ASYNC240  # nothing else runs here
     console.print(
-        f"{len(QUESTIONS)} questions about the files in {folder}. What to look at is the line with ok: the model"
+        f"{len(QUESTIONS)} questions about the files in {folder}. What to look at is the line with ok: the model chose "
+        "that tool, and this is what it did. The answer below it is the model's own wording; from one this small it "
+        "may be muddled or break off.\n"
     )
-    console.print("chose that tool, and this is what it did. The answer below it is the model's own wording;")
-    console.print("from one this small it may be muddled or break off.\n")
     good = True
     async with small_model(console) as model:
         recorded = load_turns()

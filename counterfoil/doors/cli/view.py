@@ -195,6 +195,7 @@ def approval_lines(approval: Approval) -> RenderableType:
     asked += [approval.reason] if approval.reason else []
     if approval.kind == "interrupted":
         asked = [approval.reason or "the process ended while it ran; nobody can say what it did"]
+    asked.append(f"since {when(approval.requested_at, day=True)} UTC")
     if approval.expires_at is not None:
         asked.append(f"expires {when(approval.expires_at, day=True)} UTC")
     parts.append(Padding(Text(line("; ".join(asked))), (0, 0, 0, 2)))
