@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 from counterfoil.core.entries import Entry, PausedEntry, RunEntry, TurnEntry
-from counterfoil.core.errors import Fenced
+from counterfoil.core.errors import Fenced, StoreError
 from counterfoil.core.events import CallProgress, event_of
 from counterfoil.core.record import CallState, Record
 from counterfoil.core.turn import moment
@@ -19,6 +19,11 @@ from counterfoil.hub import Hub
 from counterfoil.store import Behind, KeptText, Lease, StatusChange, Store
 
 log = logging.getLogger("counterfoil")
+
+PATIENCE_SECONDS = 60.0
+"""For which a driver goes on trying to write while its store is away: a server's start, or that of its stand-in."""
+AGAIN_SECONDS = 0.1
+"""Between two tries."""
 
 
 class Writing:
@@ -81,10 +86,58 @@ class Writing:
         except Behind:
             await self.refresh()
             raise
+        except StoreError as error:
+            if not (entries and self.store.shared):
+                raise
+            tip = await self._again(error, before, entries, reports, kept, change=change, exact=exact)
         if probe is not None:
             probe("store:after:" + ",".join(e.kind for e in entries))
         if record.tip != before or not self._take(entries, tip):
             await self.refresh()
+
+    async def _again(
+        self, error: StoreError, before: int, entries: Sequence[Entry], reports: Sequence[Any],
+        kept: Sequence[KeptText], *, change: StatusChange | None, exact: bool,
+    ) -> int:  # fmt: skip  # rows by what belongs together
+        """Write what the store did not take, once it does: what a body did is known nowhere else.
+
+        A lost connection does not tell whether it was written after all, so that is looked for first.
+
+        Args:
+            error: what the store said.
+            before: the newest entry when it was tried.
+            entries: as of `write`, like all that follow.
+            reports: the same.
+            kept: the same.
+            change: the same.
+            exact: the same.
+
+        Returns:
+            The newest entry's number.
+
+        Raises:
+            StoreError: the store is away for too long.
+            Behind: as of `write`.
+        """
+        ends = self.effects.clock() + PATIENCE_SECONDS
+        log.warning("run %s cannot be written to, and is for %g s: %s", self.run.run_id, PATIENCE_SECONDS, error)
+        while True:
+            await asyncio.sleep(AGAIN_SECONDS)
+            try:
+                seen = await self.store.entries(self.lease.tenant, self.lease.interaction_id, before)
+                if any(_is_same(entries[0], e) for e in seen):
+                    return seen[-1].entry
+                tip = before if exact or not seen else seen[-1].entry
+                return await self.store.commit(
+                    self.lease, entries, change=change, reports=reports, kept=kept, expect=tip
+                )  # fmt: skip  # one row
+            except Behind:  # what was on its way to the server came there after all, or it is somebody else's
+                if exact and seen:
+                    await self.refresh()
+                    raise
+            except StoreError:
+                if self.effects.clock() > ends:
+                    raise
 
     def put(
         self, entries: Sequence[Entry], reports: Sequence[Any], kept: Sequence[KeptText]
@@ -178,6 +231,11 @@ class Writing:
             text, done, total,
         )  # fmt: skip  # two rows
         self.hub.tell(self.run.run_id, event)
+
+
+def _is_same(mine: Entry, there: Entry) -> bool:
+    """Whether an entry on record is the one that this process tried to write; the store had numbered it."""
+    return (mine.entry, mine.kind, mine.run_id, mine.at) == (there.entry, there.kind, there.run_id, there.at)
 
 
 def _place(event: object) -> str:

@@ -12,7 +12,7 @@ from counterfoil import tool
 from counterfoil.core.errors import StoreError
 from counterfoil.owners import this_process
 from counterfoil.testing import call, say
-from tests.helpers import Gate, Place, agent, arrives, both, counted, fine, go, until
+from tests.helpers import Gate, Place, agent, arrives, both, counted, fine, go, shared, until
 from tests.marks import law
 
 ONE_CALL = [[call("fine", id="f")], say("done")]
@@ -50,8 +50,63 @@ def test_a_run_whose_starter_went_away_is_driven_all_the_same(tmp_path):
     go(main())
 
 
+@law("2.3", "7.6")
+def test_what_a_body_did_while_the_store_was_away_is_put_on_record_when_it_is_back(tmp_path, caplog):
+    async def main():
+        gate = Gate()
+        script = [[call("pay", at="x", id="x"), call("pay", at="y", id="y")], say("done")]
+        async with Place("sqlite", tmp_path).open(agent(script, gate.tool("pay"))) as runtime:
+            run = await runtime.start("desk", "go")
+            await gate.began("x", "y")
+            with refusing(runtime):
+                gate.open("x", "y")
+                await until(lambda: f"run {run.id} cannot be written to" in caplog.text)
+                assert run.results == []  # what is not on record is not shown
+            assert (await run.wait()).answer == "done"
+            assert [r.attempt for r in run.results] == [1, 1]
+
+    go(main())
+
+
+@pytest.mark.parametrize("what", ["turn", "result", "ended"])
+@shared
+@law("2.1", "7.6")
+def test_what_was_written_although_the_connection_was_lost_is_there_once(place, what):
+    class Lossy:
+        """A store whose answer to the first commit of this kind gets lost."""
+
+        def __init__(self, store):
+            self._store, self.lost = store, 0
+
+        def __getattr__(self, name):
+            if name == "commit_now":
+                raise AttributeError(name)
+            return getattr(self._store, name)
+
+        async def commit(self, lease, entries, **more):
+            tip = await self._store.commit(lease, entries, **more)
+            if any(e.kind == what for e in entries) and not self.lost:
+                self.lost = tip
+                raise StoreError("the connection was lost")
+            return tip
+
+    async def main():
+        async with place.open(agent(ONE_CALL, fine)) as runtime:
+            runtime.store = store = Lossy(runtime.store)
+            run = await runtime.start("desk", "go")
+            assert (await run.wait()).answer == "done"
+            assert [r.attempt for r in run.results] == [1]
+            entries = await store.entries("default", run.interaction_id)
+            assert [e.kind for e in entries] == ["run", "message", "turn", "start", "result", "turn", "ended"]
+            assert store.lost
+
+    go(main())
+
+
 @law("7.6", "2.3")
-def test_a_run_whose_store_failed_for_a_while_is_taken_up_again_by_the_same_process(tmp_path, caplog):
+def test_a_run_whose_store_failed_for_too_long_is_taken_up_again_by_the_same_process(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("counterfoil.writing.PATIENCE_SECONDS", 0.0)
+
     async def main():
         gate = Gate()
         script = [[call("look", at="x", id="x")], say("done")]
@@ -63,7 +118,7 @@ def test_a_run_whose_store_failed_for_a_while_is_taken_up_again_by_the_same_proc
                 with pytest.raises(StoreError, match="read-only"):
                     await run.wait()
                 await until(lambda: "could not be released" in caplog.text)
-                assert run.results == []  # what is not on record is not shown
+                assert run.results == []
             run = await arrives(run, "completed")
             assert [r.attempt for r in run.results] == [2]
 
