@@ -7,8 +7,9 @@ import socket
 from contextlib import aclosing, asynccontextmanager
 
 from counterfoil import Runtime, tool
+from counterfoil.core.errors import StoreError
 from counterfoil.testing import call, say
-from tests.helpers import Gate, agent, counted, fine, go, shared, until
+from tests.helpers import Gate, Place, agent, counted, fine, go, shared, until
 from tests.marks import case
 from tests.served import PROBLEM, follow, served
 
@@ -208,6 +209,42 @@ def test_a_quiet_stream_is_kept_alive_by_comments():
                     if comments == 3:
                         gate.open("hold")
             assert comments >= 3
+
+    go(main())
+
+
+def test_a_stream_whose_store_fails_is_cut_off_and_the_log_says_why_in_one_line(tmp_path, caplog):
+    class Away:
+        """A store whose record cannot be read for a while."""
+
+        def __init__(self, store):
+            self._store, self.away = store, False
+
+        def __getattr__(self, name):
+            return getattr(self._store, name)
+
+        async def entries(self, *where):
+            if self.away:
+                raise StoreError("the server starts anew")
+            return await self._store.entries(*where)
+
+    gate = Gate()
+    desk = agent([[call("work", at="one")], say("Done.")], gate.tool())
+
+    async def main():
+        store = Away(Place("sqlite", tmp_path).runtime().store)
+        async with served(Runtime(agents=[desk], store=store)) as http:
+            run = await http.start()
+            events = follow(http.client, run["runId"])
+            seen = await taken(events, "CallStarted")
+            store.away = True
+            gate.open("one")
+            seen += [event async for event in events]
+            store.away = False
+            seen += await http.events(run["runId"], seen[-1]["id"])
+            assert seen == stored(await http.events(run["runId"]))
+        assert f"a stream of run {run['runId']} is cut off: the store failed" in caplog.text
+        assert "already started" not in caplog.text
 
     go(main())
 

@@ -13,7 +13,7 @@ from fastapi.responses import Response
 from starlette.datastructures import State
 from starlette.types import Receive, Scope, Send
 
-from counterfoil.core.errors import CounterfoilError, UsageError
+from counterfoil.core.errors import CounterfoilError, StoreError, UsageError
 from counterfoil.core.events import CallProgress, Event, TurnDelta
 from counterfoil.core.jsontext import dumps
 from counterfoil.core.record import RunState
@@ -178,6 +178,8 @@ class EventStream(Response):
                         await _body(send, data)
         except StopAsyncIteration:
             pass
+        except StoreError as error:  # the reader connects again, and is told then what is wrong
+            log.warning("a stream of run %s is cut off: the store failed", self._run_id, exc_info=error)
         finally:
             await _end(coming)
 
