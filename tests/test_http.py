@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from contextlib import aclosing
 from typing import get_args
@@ -173,6 +174,21 @@ def test_every_error_is_a_problem_with_a_type_and_a_sentence(method, path, body,
             assert (told["type"], told["status"]) == (f"urn:counterfoil:problem:{kind}", status)
             assert told["detail"]
             assert told["requestId"] == answer.headers["x-request-id"]
+
+    go(main())
+
+
+def test_who_sends_far_too_much_reads_why_it_is_refused():
+    async def main():
+        async with served(Runtime(agents=[asks()[0]]), max_body=1000) as http:
+            answer = await http.client.post("/v1/runs", json={"agent": "desk", "prompt": "x" * 8_000_000})
+            assert (answer.status_code, answer.json()["detail"]) == (413, "a body has at most 1000 bytes; send less")
+            host, port = http.client.base_url.host, http.client.base_url.port
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(b"POST /v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8000000\r\n")
+            writer.write(b"Expect: 100-continue\r\n\r\n")
+            assert b" 413 " in await reader.readline()  # who asks first sends nothing
+            writer.close()
 
     go(main())
 
