@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from counterfoil.core.approval import Approval
     from counterfoil.core.call import Caller
     from counterfoil.core.content import Audio, File, Image, Json, Link, Text
+    from counterfoil.core.errors import AmbiguousCall as AmbiguousCall
     from counterfoil.core.errors import Conflict as Conflict
     from counterfoil.core.errors import CounterfoilError as CounterfoilError
     from counterfoil.core.errors import DecisionConflict, InvalidInput, NotFound, NotPending, ToolError
@@ -117,8 +118,8 @@ _HOMES = {
     "core.approval": "Approval",
     "core.call": "Caller",
     "core.content": "Audio File Image Json Link Text",
-    "core.errors": "Conflict CounterfoilError DecisionConflict DefinitionError InvalidInput ModelError NotAllowed "
-    "NotFound NotPending ServerError StoreError ToolError UnknownAgent UsageError",
+    "core.errors": "AmbiguousCall Conflict CounterfoilError DecisionConflict DefinitionError InvalidInput ModelError "
+    "NotAllowed NotFound NotPending ServerError StoreError ToolError UnknownAgent UsageError",
     "core.events": "CallEnded CallProgress CallStarted CallWaiting Decided RunEnded RunPaused RunResumed RunStarted "
     "TurnDelta TurnRecorded",
     "core.items": "ToolCallPart ToolResultPart",  # for annotations, as ToolErrorReport

@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any, cast
 from uuid import UUID, uuid5
 
-from counterfoil.core.approval import Approval, Decision
+from counterfoil.core.approval import Approval, Decision, expired
 from counterfoil.core.content import block_to_json
 from counterfoil.core.entries import CancelEntry, NoteEntry, QueuedEntry, ResumedEntry
-from counterfoil.core.errors import Conflict, Fenced, NotFound, NotPending, UnknownAgent, UsageError
+from counterfoil.core.errors import AmbiguousCall, Conflict, Fenced, NotFound, NotPending, UnknownAgent, UsageError
 from counterfoil.core.jsontext import JsonValue, clean_text, dumps
 from counterfoil.core.limits import DEFAULT_LIMITS, Limits
 from counterfoil.core.media import Prompt, prompt_of
@@ -21,7 +21,7 @@ from counterfoil.core.record import Record
 from counterfoil.core.result import ToolResult
 from counterfoil.core.states import OPEN
 from counterfoil.core.threads import family
-from counterfoil.core.turn import Author, AuthorType, author, joined, participants_json
+from counterfoil.core.turn import Author, AuthorType, author, joined, moment, participants_json
 from counterfoil.decide import check_edit
 from counterfoil.dispatch import Dispatch
 from counterfoil.heart import Heart
@@ -96,7 +96,7 @@ class Deciding(Reading):
 
         Args:
             run_id: the run, or one that waits for it.
-            call_id: the call.
+            call_id: the call. Where several runs below have one of this id, ``digest`` or ``approval`` may say which.
             by: who decides.
             reason: why, for the record.
             input: what runs instead; schema and policy must take it.
@@ -111,11 +111,12 @@ class Deciding(Reading):
             NotPending: no decision is awaited.
             NotAllowed: this person may not decide.
             DecisionConflict: it was decided differently, or ``digest`` is of another input.
+            AmbiguousCall: several runs below have such a call; name the run.
             InvalidInput: schema or policy refuse the edited input; the call stays pending.
         """
         made = Decision("approve", by, reason, None, digest, approval=approval)
         if input is not None:
-            run_id = await self._waiting_run(tenant, run_id, call_id)
+            run_id = await self._meant_run(tenant, run_id, call_id, made)
             made = replace(made, input=await check_edit(self, run_id, call_id, input, tenant, made))
         return await self._decide(tenant, run_id, call_id, made, roles)
 
@@ -166,7 +167,7 @@ class Deciding(Reading):
         try:
             approval, _ = await self.store.decide(tenant, run_id, call_id, made)
         except NotPending:
-            below = await self._waiting_run(tenant, run_id, call_id)
+            below = await self._meant_run(tenant, run_id, call_id, made)
             if below == run_id:
                 raise
             return await self._decide(tenant, below, call_id, decision, roles)
@@ -176,21 +177,27 @@ class Deciding(Reading):
         self.kick(tenant, run_id)
         return approval
 
-    async def _waiting_run(self, tenant: str, run_id: str, call_id: str) -> str:
-        """The run whose call of this id waits, or was decided: this one, or the only one below it with such a call."""
-        waiting = [a.run_id for a in await self.store.approvals(tenant, run_id) if a.call_id == call_id]
-        if run_id in waiting:
+    async def _meant_run(self, tenant: str, run_id: str, call_id: str, made: Decision) -> str:
+        """The run whose call of this id a decision is about: this one, or the one below it with such a call.
+
+        Raises:
+            AmbiguousCall: several below have one.
+        """
+        now = moment(self.effects.now())
+        asked = [a for a in await self.store.approvals(tenant, run_id) if a.call_id == call_id]
+        if any(a.run_id == run_id for a in asked):
             return run_id
-        if not waiting:  # the first decision answers for ever, also to who names the run above
-            below = family((await self.get(run_id, tenant))._fold.record, run_id).values()
-            decided = [r.run_id for r in below if call_id in r.call_ids and r.call_ids[call_id].decided is not None]
-            return decided[0] if len(decided) == 1 else run_id
-        if len(waiting) > 1:
-            raise NotPending(
-                f"call {call_id} waits in several runs below {run_id}: {', '.join(waiting)}; name the run, which is "
-                "the approval's run_id"
-            )
-        return waiting[0]
+        found = _fitting((a for a in asked if not expired(a, now)), made)
+        if not found:  # the first decision answers for ever, also to who names the run above
+            row = await self.store.run(tenant, run_id)
+            record = Record(await self.store.entries(tenant, row.interaction_id))  # who drives it may be behind
+            calls = [r.call_ids[call_id] for r in family(record, run_id).values() if call_id in r.call_ids]
+            found = _fitting((c.waiting.approval for c in calls if c.waiting and c.decided), made)
+        runs = list(dict.fromkeys(a.run_id for a in found or asked))
+        if len(runs) > 1:
+            told = f"run {run_id} has below it calls {call_id} of runs {', '.join(runs)}"
+            raise AmbiguousCall(f"{told}; decide in the run that is meant", runs)
+        return runs[0] if runs else run_id
 
     async def cancel(
         self, run_id: str, *, reason: str | None = None, by: str | None = None, tenant: str = "default"
@@ -342,3 +349,8 @@ class Deciding(Reading):
                 await self.store.release(lease)
                 self.kick(tenant, run_id)
         return Run(cast("Runs", self), fold)
+
+
+def _fitting(asked: Iterable[Approval], made: Decision) -> list[Approval]:
+    """Those that a decision may be about, by the digest or id that it names."""
+    return [a for a in asked if made.approval in (None, a.id) and made.digest in (None, a.digest)]

@@ -11,7 +11,7 @@ from types import EllipsisType
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakValueDictionary
 
-from counterfoil.core.approval import Approval
+from counterfoil.core.approval import Approval, expired
 from counterfoil.core.call import Caller
 from counterfoil.core.errors import NotFound, UsageError
 from counterfoil.core.events import Event
@@ -342,7 +342,7 @@ class Reading:
             await self.store.run(tenant, run_id)
         now = moment(self.effects.now())
         waiting = await self.store.approvals(tenant, run_id)
-        return [a for a in waiting if a.expires_at is None or a.expires_at > now]
+        return [a for a in waiting if not expired(a, now)]
 
 
 def _us(at: datetime | int | None) -> int | None:

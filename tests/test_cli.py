@@ -758,6 +758,9 @@ def test_calls_of_one_id_in_two_runs_below_are_told_apart_and_decided_each_in_it
     assert asked == [[first, "pay"], [second, "pay"]]
     which = type_("approve", run)
     assert (which.code, f"pay (refund) of run {first}, pay (refund) of run {second}" in which.err) == (2, True)
+    for beginning in ("pay", "p"):
+        which = type_("approve", run, beginning)
+        assert (which.code, first in which.err, second in which.err) == (6, True, True)
     # --with may name the agent of a run above: that run goes on.
     other = type_("approve", first, "pay", "--with", "tests.cli_desk:chief")
     assert (other.code, "is of agent 'miner', and --with names 'chief'" in other.err) == (2, True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from counterfoil import Runtime, UnknownAgent
+from counterfoil import AsyncClient, Runtime, UnknownAgent
 from counterfoil.core.limits import DEAD_AFTER
 from counterfoil.testing import call, say
 from tests.helpers import agent, both, counted, go, shared, so
@@ -29,6 +29,10 @@ def test_a_name_that_nobody_has_is_refused_with_those_that_there_are(place):
             with pytest.raises(UnknownAgent, match="there are: desk, till") as refused:
                 await http.runtime.start("dekc", "go")
             assert refused.value.agents == ("desk", "till")
+            async with AsyncClient(str(http.client.base_url)) as client:
+                with pytest.raises(UnknownAgent) as refused:
+                    await client.start("dekc", "go")
+            assert refused.value.agents == ("desk", "till"), "of a client too"
             with pytest.raises(UnknownAgent):
                 await http.runtime.call("dekc", "pay", {})
             assert (await http.client.get("/v1/runs")).json()["items"] == []

@@ -26,7 +26,7 @@ from counterfoil.doors.http.common import cursor_of
 from counterfoil.doors.http.problems import KINDS, PREFIX
 from counterfoil.testing import call, say
 from tests.floors import ROOT
-from tests.helpers import agent, counted, fine, go
+from tests.helpers import agent, arrives, counted, fine, go
 from tests.served import NO_TLS, PROBLEM, Served, served
 from tests.test_http_reading import long_text
 
@@ -54,6 +54,12 @@ def pays():
     return agent(
         [[call("fine", id="f"), call("long_text", id="l"), call("pay", id="a")], say("Done.")], pay, fine, long_text
     )
+
+
+def hands_on():
+    miner = agent([call("pay", id="a"), say("Paid.")], counted("pay", needs_approval=True)[0], name="miner")
+    tasks = [call("dispatch", agent="miner", task="Pay.", id=one) for one in ("d1", "d2")]
+    return agent([tasks, say("Done.")], name="chief", manages=[miner])
 
 
 async def what_there_is(http: Served) -> dict[str, Any]:
@@ -187,6 +193,9 @@ async def here_and_there(seen: Seen, ids: dict[str, Any]) -> None:
             await seen.ask(all_, "POST", message, ids, json={"text": said}, **key)
         async with with_key(http, user="eve") as eve:
             await seen.ask(eve, "POST", decision, ids, json={"decision": "approve"})
+        team = await arrives(await http.runtime.start("chief", "go"), "paused")
+        await seen.ask(all_, "POST", decision, {**ids, "run_id": team.id}, json={"decision": "approve"})
+        await team.cancel()
         here = http.runtime.agents.pop("desk")
         await seen.ask(all_, "POST", decision, ids, json={"decision": "approve", "input": {"n": 1}})
         http.runtime.agents["desk"] = here
@@ -211,7 +220,7 @@ def test_every_documented_answer_can_be_reached_and_no_other_comes(caplog):
     caplog.set_level("CRITICAL")
 
     async def main():
-        runtime = Runtime(agents=[pays()])
+        runtime = Runtime(agents=[pays(), hands_on()])
         store = runtime.store = Faulty(runtime.store)
         async with served(runtime, dev=None, max_body=2000) as http:
             ids = await what_there_is(http)

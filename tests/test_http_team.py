@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from counterfoil import Agent, Runtime
+import pytest
+
+from counterfoil import Agent, AmbiguousCall, AsyncClient, Runtime
 from counterfoil.testing import ScriptedModel, call, say
 from tests.helpers import agent, arrives, both, counted, go
 from tests.marks import case, law
@@ -111,6 +113,34 @@ def test_a_manager_says_what_it_waits_for_and_whoever_may_reads_the_runs_below_i
                 alone = (await root.get(f"/v1/runs/{run}/timeline", **where)).json()
                 assert {r["threadId"] for r in alone["rows"]} == {i["threadId"] for i in alone["items"]} == {thread}
                 assert (await ada.get(f"/v1/runs/{run}/timeline", **where)).status_code == 403
+
+    go(main())
+
+
+@law("9.rises", "7.2")
+def test_a_call_id_of_several_runs_below_is_a_conflict_that_names_them():
+    pay, seen = counted("pay", needs_approval=True)
+    miner = agent([call("pay", n=7, id="p"), say("Paid.")], pay, name="miner")
+    tasks = [call("dispatch", agent="miner", task="Pay.", id=one) for one in ("d1", "d2")]
+    chief = agent([tasks, say("Done.")], name="chief", manages=[miner])
+
+    async def main():
+        async with served(Runtime(agents=[chief])) as http, AsyncClient(str(http.client.base_url)) as client:
+            run = await arrives(await http.runtime.start("chief", "Go."), "paused")
+            below = [a.run_id for a in await run.approvals()]
+            address = f"/v1/runs/{run.id}/calls/p/decision"
+            answer = await http.client.post(address, json={"decision": "approve"})
+            told = answer.json()
+            assert (answer.status_code, told["type"]) == (409, "urn:counterfoil:problem:ambiguous-call")
+            assert (told["runs"], told["waiting"]) == (below, ["p", "p"])
+            assert all(one in told["detail"] for one in below)
+            with pytest.raises(AmbiguousCall, match="decide in the run that is meant") as refused:
+                await client.approve(run.id, "p")
+            assert refused.value.runs == tuple(below)
+            for one in refused.value.runs:
+                await client.approve(one, "p")
+            assert (await arrives(run, "completed")).answer == "Done."
+            assert len(seen) == 2
 
     go(main())
 

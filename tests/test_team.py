@@ -11,6 +11,7 @@ import pytest
 
 from counterfoil import (
     Agent,
+    AmbiguousCall,
     Caller,
     DecisionConflict,
     Limits,
@@ -241,6 +242,49 @@ def test_a_child_that_waits_for_a_person_pauses_its_parent_and_each_decision_res
             await run.approve("c1", by="grace")
             assert (await run.wait()).answer == "done"
             assert log == ["s:1", "m:1", "c:1"]
+
+    go(main())
+
+
+@both
+@law("9.rises", "7.2")
+def test_a_call_id_of_several_runs_below_says_which_runs_until_the_decision_says_which(place: Place) -> None:
+    log: list[str] = []
+
+    def blasts(request: Any) -> Any:
+        return call("blast", where=request.messages[-1]["content"], id="m1")
+
+    miner = agent([blasts, say("mined")], needing(log), name="miner")
+    chief = team(miner, calls=[give("miner", "a", "d1"), give("miner", "b", "d2"), give("miner", "b", "d3")])
+
+    async def main() -> None:
+        async with place.open(chief) as runtime:
+            run = await (await runtime.start(chief, "Go.")).wait()
+            await arrives(run, "paused")
+            first, second, third = inbox = sorted(await run.approvals(), key=lambda a: str(a.input))
+
+            async def names(*runs: str, **how: Any) -> None:
+                with pytest.raises(AmbiguousCall, match=f"m1 of runs .*{runs[-1]}.*decide in the run") as told:
+                    await run.approve("m1", by="grace", **how)
+                assert set(told.value.runs) == set(runs)
+
+            every = [a.run_id for a in inbox]
+            await names(*every)
+            await names(*every, input={"where": "c"})
+            await names(*every, digest="f" * 64)
+            with pytest.raises(AmbiguousCall):
+                await run.reject("m1", by="grace")
+            await names(second.run_id, third.run_id, digest=second.digest)
+            assert await run.approvals() == inbox, "nothing was decided"
+            assert (await run.approve("m1", by="grace", digest=first.digest)).run_id == first.run_id
+            assert (await run.approve("m1", by="ada", digest=first.digest)).run_id == first.run_id
+            await names(second.run_id, third.run_id)
+            assert (await run.approve("m1", by="grace", approval=second.id)).run_id == second.run_id
+            assert (await run.approve("m1", by="grace")).run_id == third.run_id
+            await names(*every)
+            assert (await run.approve("m1", by="ada", approval=second.id)).run_id == second.run_id
+            assert (await arrives(run, "completed")).answer == "mined | mined | mined"
+            assert sorted(log) == ["a:1", "b:1", "b:1"]
 
     go(main())
 

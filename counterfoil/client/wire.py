@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import quote, urlsplit
 
 from counterfoil.core.errors import (
+    AmbiguousCall,
     Conflict,
     CounterfoilError,
     DecisionConflict,
@@ -53,6 +54,7 @@ _ERRORS: Final[Mapping[str, type[CounterfoilError]]] = {
     "erased": NotFound,
     "conflict": Conflict,
     "decision-conflict": DecisionConflict,
+    "ambiguous-call": AmbiguousCall,
     "not-allowed": NotAllowed,
     "not-pending": NotPending,
     "invalid-input": InvalidInput,
@@ -60,6 +62,8 @@ _ERRORS: Final[Mapping[str, type[CounterfoilError]]] = {
     **dict.fromkeys(("invalid-request", "method-not-allowed", "body-too-large", "not-json", "range"), UsageError),
 }
 """What a problem is raised as; a `ServerError` where it is not here."""
+_NAMED: Final = {"ambiguous-call": "runs", "unknown-agent": "agents"}
+"""The field of a problem that its error has too."""
 
 
 def needs_extra() -> None:
@@ -333,7 +337,8 @@ class Wire:
             )
         name, detail = str(told.get("type")).removeprefix(PREFIX), str(told["detail"])
         if (kind := _ERRORS.get(name)) is not None:
-            found = kind(detail)
+            named = told.get(_NAMED.get(name, ""))
+            found = kind(detail, named) if isinstance(named, list) else kind(detail)
             found.problem = told
             return found
         request = str(told.get("requestId") or "")

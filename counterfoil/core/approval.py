@@ -200,6 +200,11 @@ def meant(asked: Sequence[Approval], new: Decision) -> int:
     return next((place for place in places if new.choice in CHOICES[asked[place].kind]), newest)
 
 
+def expired(approval: Approval, at: datetime) -> bool:
+    """Whether nobody decided in time, which decides by itself (4081)."""
+    return approval.expires_at is not None and at >= approval.expires_at
+
+
 def settle(approval: Approval, first: Decision | None, new: Decision, *, open_: bool) -> bool:
     """Whether ``new`` is the one decision that counts.
 
@@ -229,7 +234,7 @@ def settle(approval: Approval, first: Decision | None, new: Decision, *, open_: 
         raise NotPending(
             f"call {approval.call_id} of run {approval.run_id} awaits no decision any more; list the approvals that do"
         )
-    if approval.expires_at is not None and moment(new.at) >= approval.expires_at:
+    if approval.expires_at is not None and expired(approval, moment(new.at)):
         raise NotPending(f"the approval of call {approval.call_id} expired at {approval.expires_at.isoformat()}")
     if new.choice not in CHOICES[approval.kind]:
         wanted = " or ".join(sorted(CHOICES[approval.kind]))

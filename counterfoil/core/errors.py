@@ -8,7 +8,8 @@ CounterfoilError
 ├── RecordError            who asked: what the record says against it
 │   ├── NotFound           no such thing for this tenant
 │   ├── Conflict           another one was first
-│   │   └── DecisionConflict
+│   │   ├── DecisionConflict
+│   │   └── AmbiguousCall  calls of several runs have the id
 │   ├── NotAllowed         this person may not decide
 │   ├── NotPending         no decision is awaited
 │   └── InvalidInput       an edit that schema or policy refuses
@@ -121,6 +122,19 @@ class Conflict(RecordError):
 
 class DecisionConflict(Conflict):
     """The call was already decided, and differently; the first decision stands."""
+
+
+class AmbiguousCall(Conflict):
+    """A decision that came by way of a run above fits a call of several runs: send it to the run that is meant.
+
+    Args:
+        message: names the call and the runs.
+        runs: their ids.
+    """
+
+    def __init__(self, message: str, runs: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.runs = tuple(runs)
 
 
 class NotAllowed(RecordError, PermissionError):

@@ -300,8 +300,8 @@ async def find_call(session: Session, runtime: Runtime, run: Run, text: str | No
     calls += [a.call_id for a in waiting if a.run_id != run.id]  # of a run below it
     if text in calls:
         return text
-    found = [call for call in calls if call.startswith(text)]
-    found = found if len(found) == 1 else [a.call_id for a in waiting if a.call_id in found] or found
+    found = [call for call in dict.fromkeys(calls) if call.startswith(text)]
+    found = found if len(found) == 1 else list(dict.fromkeys(a.call_id for a in waiting if a.call_id in found)) or found
     if len(found) == 1:
         return found[0]
     if not found:

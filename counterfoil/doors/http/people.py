@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
 from counterfoil.core.approval import Approval
-from counterfoil.core.errors import DecisionConflict, NotPending, UsageError
+from counterfoil.core.errors import Conflict, NotPending, UsageError
 from counterfoil.core.result import ToolResult
 from counterfoil.core.turn import date_json
 from counterfoil.core.wire_live import approval_json
@@ -105,8 +105,8 @@ async def _decide(runtime: Held, run_id: str, call_id: str, body: bodies.Decide,
     "/v1/runs/{run_id}/calls/{call_id}/decision",
     response_model=shapes.Decided,
     responses=answers(
-        OF_RUN, SENT, documented("forbidden", "not-allowed", "decision-conflict", "agent-elsewhere", "not-pending"),
-        documented("invalid-request", "invalid-input"),
+        OF_RUN, SENT, documented("forbidden", "not-allowed", "decision-conflict", "ambiguous-call", "agent-elsewhere"),
+        documented("not-pending", "invalid-request", "invalid-input"),
     ),
 )  # fmt: skip
 async def decide(run_id: str, call_id: str, body: bodies.Decide, access: Decider, runtime: Held) -> Response:
@@ -116,7 +116,7 @@ async def decide(run_id: str, call_id: str, body: bodies.Decide, access: Decider
     run = await runtime.get(plain(run_id), tenant=access.tenant)
     try:
         approval = await _decide(runtime, run.id, call_id, body, access)
-    except (DecisionConflict, NotPending) as error:
+    except (Conflict, NotPending) as error:
         problem = cast("Problem", problem_of(error))
         problem.more["waiting"] = [a.call_id for a in await run.approvals()]
         raise problem from error

@@ -9,6 +9,7 @@ from typing import Any, Final
 from fastapi.responses import Response
 
 from counterfoil.core.errors import (
+    AmbiguousCall,
     Conflict,
     DecisionConflict,
     InvalidInput,
@@ -47,6 +48,10 @@ KINDS: Final[Mapping[str, Kind]] = {
     "decision-conflict": Kind(
         409, "Decided differently before", "call c1 was decided before (approve by grace); the first decision stands"
     ),
+    "ambiguous-call": Kind(
+        409, "Several runs below have such a call",
+        "run r1 has below it calls c1 of runs r2, r3; decide in the run that is meant",
+    ),
     "agent-elsewhere": Kind(
         409, "The agent is not here", "an edit is checked by agent 'desk', which this server lacks; ask one that has it"
     ),
@@ -70,6 +75,7 @@ KINDS: Final[Mapping[str, Kind]] = {
 _ERRORS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (NotFound, "not-found"),
     (DecisionConflict, "decision-conflict"),
+    (AmbiguousCall, "ambiguous-call"),
     (Conflict, "conflict"),
     (NotAllowed, "not-allowed"),
     (NotPending, "not-pending"),
@@ -98,7 +104,11 @@ def problem_of(error: Exception) -> Problem | None:
         if isinstance(error, kind):
             # What a store says of itself may name a place; the log has it.
             detail = KINDS[name].example if name == "unavailable" else str(error)
-            more: dict[str, JsonValue] = {"agents": list(error.agents)} if isinstance(error, UnknownAgent) else {}
+            more: dict[str, JsonValue] = {}
+            if isinstance(error, UnknownAgent):
+                more["agents"] = list(error.agents)
+            elif isinstance(error, AmbiguousCall):
+                more["runs"] = list(error.runs)
             return Problem(name, detail, {"Retry-After": "2"} if name == "unavailable" else {}, more)
     return None
 
