@@ -264,7 +264,7 @@ class Reading:
     async def verify(
         self, head: str | Path | Sequence[Head] | None = None, progress: Callable[[int], None] | None = None
     ) -> Verification:
-        """Prove the laws of the contract on the whole store.
+        """Prove the rules of the record on the whole store.
 
         Args:
             head: the ``head`` of an earlier answer, kept elsewhere, or a file that holds it: what is gone since, or

@@ -193,6 +193,26 @@ def test_who_sends_far_too_much_reads_why_it_is_refused():
     go(main())
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("runs", '{"agent": "desk"', "body: it is not JSON at character 16: Expecting ',' delimiter"),
+        ("runs", "[]", "body: Input should be an object"),
+        ("runs", '{"x": {"\\u00e4": 1, "\\u00e4": 2}}', "the body has '\\xe4' twice in one object; send it once"),
+        ("interactions", '{"participants": [["Human", "ada"]]}', "body.participants.0: Input should be an object"),
+    ],
+)  # fmt: skip  # a table
+def test_a_body_that_is_not_as_expected_is_told_what_is_wrong_and_where(path, body, said):
+    desk, _ = asks()
+
+    async def main():
+        async with served(Runtime(agents=[desk])) as http:
+            answer = await http.client.post(f"/v1/{path}", content=body, headers={"Content-Type": "application/json"})
+            assert (answer.status_code, answer.json()["detail"]) == (422, said)
+
+    go(main())
+
+
 @both
 def test_an_interaction_is_begun_with_participants_once_for_a_key_and_goes_on_with_runs(place):
     desk, _ = asks()

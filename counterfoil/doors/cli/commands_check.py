@@ -71,7 +71,7 @@ async def verify(
     ] = None,
     print_head: Annotated[bool, typer.Option("--print-head", help="Print the head to keep elsewhere.")] = False,
 ) -> int:
-    """Prove the laws of the contract on the whole store.
+    """Prove the rules of the record on the whole store.
 
     Of all tenants. A record proves itself only against a head that is kept elsewhere.
     """

@@ -142,7 +142,8 @@ def needs(*scopes: str) -> Callable[..., Awaitable[Access]]:
     async def check(access: Annotated[Access, Depends(access_of)]) -> Access:
         if not access.scopes.intersection(scopes):
             has = ", ".join(sorted(access.scopes)) or "none"
-            raise Problem("forbidden", f"this needs the scope {' or '.join(scopes)}, and the key has {has}")
+            told = f"this needs the scope {' or '.join(scopes)}, and the key has {has}"
+            raise Problem("forbidden", f"{told}; use one that was made with --scope {scopes[0]}")
         return access
 
     return check

@@ -7,7 +7,7 @@ import importlib.metadata
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -139,11 +139,19 @@ async def _invalid(request: Request, error: Exception) -> Response:
     if at_body and kind and kind != "application/json" and not kind.endswith("+json"):
         problem = Problem("not-json", f"expected Content-Type: application/json, got {kind:.80}")
         return answer(problem, REQUEST_ID.get())
-    rows: list[JsonValue] = [
-        {"where": ".".join(map(str, row["loc"]))[:200], "message": row["msg"][:1000]} for row in error.errors()[:20]
-    ]
+    rows = cast("list[JsonValue]", [_complaint(row) for row in error.errors()[:20]])
     told = "; ".join(f"{row['where']}: {row['message']}" for row in rows if isinstance(row, dict))
     return answer(Problem("invalid-request", told, more={"errors": rows}), REQUEST_ID.get())
+
+
+def _complaint(row: dict[str, Any]) -> dict[str, str]:
+    """What is not as expected, and where."""
+    where, said = ".".join(map(str, row["loc"]))[:200], row["msg"][:1000]
+    if row["type"] == "json_invalid":
+        where, said = "body", f"it is not JSON at character {row['loc'][-1]}: {row['ctx']['error']}"
+    elif row["type"] == "model_attributes_type":  # Pydantic speaks of dictionaries and of what it would do with one
+        said = "Input should be an object"
+    return {"where": where, "message": said}
 
 
 _IDS: Final = {

@@ -38,7 +38,11 @@ class Kind:
 
 KINDS: Final[Mapping[str, Kind]] = {
     "unauthorized": Kind(401, "No valid key", "send Authorization: Bearer KEY; `counterfoil keys create` makes one"),
-    "forbidden": Kind(403, "The key may not do this", "this needs the scope approve, and the key has read, run"),
+    "forbidden": Kind(
+        403,
+        "The key may not do this",
+        "this needs the scope approve, and the key has read, run; use one that was made with --scope approve",
+    ),
     "not-allowed": Kind(403, "This person may not decide", "call c1 may be decided by role:finance, not by ada"),
     "not-found": Kind(404, "No such thing", "no run 0199aaaa-0000-7000-8000-000000000000"),
     "no-route": Kind(404, "No such route", "there is no GET /v1/run; /openapi.json lists the routes"),
