@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -133,8 +134,11 @@ def test_what_the_demo_says_to_type_next_works(played: Played) -> None:
         assert done.stdout.strip()
 
 
-def test_nothing_is_wider_than_the_terminal(played: Played) -> None:
-    assert max(map(len, played.done.stdout.splitlines())) <= 80
+def test_nothing_is_wider_than_the_terminal_and_what_wraps_does_so_once(played: Played) -> None:
+    page = played.done.stdout
+    assert max(map(len, page.splitlines())) <= 80
+    assert min(map(len, page.partition("questions about")[2].partition("\n\n")[0].splitlines()[:-1])) > 50
+    assert re.search(r"\n  [> ] [^\n]*SIGKILL", page)  # and stays behind its sign
 
 
 def test_every_question_has_recorded_turns() -> None:

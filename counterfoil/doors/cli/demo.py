@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from rich.console import Console
 from rich.rule import Rule as Line
+from rich.table import Table
 from rich.text import Text
 
 from counterfoil.agent import Agent
@@ -207,7 +208,9 @@ class Desk:
             await run.reject(approval.call_id, by=wiring.login(), reason=None)
 
     def _say(self, text: str) -> None:
-        self.console.print(Text(f"  > {line(text)}", style="cyan"))
+        told = Table.grid()  # where the line wraps it stays behind its sign
+        told.add_row(Text("  > ", style="cyan"), Text(line(text), style="cyan"))
+        self.console.print(told)
 
 
 async def act_two(console: Console, setting: wiring.Setting, *, ask: bool) -> bool:
