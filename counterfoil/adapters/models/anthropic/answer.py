@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from counterfoil.adapters.models.anthropic.request import BETWEEN, WIRE
+from counterfoil.adapters.models.anthropic.request import WIRE
 from counterfoil.adapters.models.shared.counts import count
+from counterfoil.adapters.models.shared.layout import BETWEEN
 from counterfoil.adapters.models.shared.opaque import tagged
 from counterfoil.adapters.models.shared.pieces import Joined
 from counterfoil.core.errors import ModelError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self, cast
-from urllib.parse import urlsplit
 
 from anthropic import AnthropicError, APIConnectionError, APIStatusError, AsyncAnthropic, AsyncStream
 
@@ -20,7 +20,7 @@ from counterfoil.adapters.models.anthropic.settled import (
     without_strict,
     without_thinking,
 )
-from counterfoil.adapters.models.shared.opaque import origin_of
+from counterfoil.adapters.models.shared.opaque import origin_at
 from counterfoil.adapters.models.shared.sdk_model import SdkModel, opened
 from counterfoil.adapters.models.shared.strict import WRAP
 from counterfoil.core.errors import ModelError
@@ -28,20 +28,6 @@ from counterfoil.core.jsontext import dumps, loads
 from counterfoil.model import ModelEvent, ModelRequest, ModelTurn
 
 _TOO_LARGE = 413
-
-
-def open_model(spec: str, **settings: Any) -> AnthropicMessages:
-    """The model ``anthropic:NAME``.
-
-    Args:
-        spec: ``anthropic:NAME`` or the name alone; it may hold colons.
-        **settings: those of `AnthropicMessages`.
-
-    Raises:
-        DefinitionError: no name, or an unknown setting.
-    """
-    model: AnthropicMessages = opened(AnthropicMessages, spec, settings)
-    return model
 
 
 class AnthropicMessages(SdkModel):
@@ -83,7 +69,7 @@ class AnthropicMessages(SdkModel):
     def respond(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         """The model's answer as it comes, the finished turn last; see `SdkModel.events`."""
         client = self.client()
-        origin = self._origin(client)
+        origin = origin_at(client.base_url, self.model)
         name = answer_tool(request, self._settings)
         answer = Answer(self.model, name)
 
@@ -96,11 +82,6 @@ class AnthropicMessages(SdkModel):
     def _body(self, request: ModelRequest, origin: str, answer: str | None) -> dict[str, Any]:
         ours = body_of(self.model, request, self._settings, origin)
         return settled(self.with_parameters(ours, request.parameters), ours, answer)
-
-    def _origin(self, client: AsyncAnthropic) -> str:
-        """Who can read the thinking: this model on this server."""
-        place = urlsplit(str(client.base_url))
-        return origin_of(f"{place.hostname}:{place.port}{place.path}", self.model)
 
     # the SDK
 
@@ -150,6 +131,9 @@ class AnthropicMessages(SdkModel):
         else:
             return None
         return None if other == body else other
+
+
+open_model = partial(opened, AnthropicMessages)
 
 
 class _Stream:

@@ -16,12 +16,13 @@ What the wire forces on us, beside what holds for all (shared/replay.py):
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from counterfoil.adapters.models.anthropic.schema import MAX_OPTIONAL, MAX_TOOLS, MAX_UNIONS, in_dialect
-from counterfoil.adapters.models.shared.media import encoded, message_parts
+from counterfoil.adapters.models.shared.layout import texts_of, woven
+from counterfoil.adapters.models.shared.media import encoded, parts_of
 from counterfoil.adapters.models.shared.opaque import own_items
 from counterfoil.adapters.models.shared.replay import EMPTY, filled, is_blank, legal_name, replayed
 from counterfoil.adapters.models.shared.strict import WRAP, rooted
@@ -29,7 +30,7 @@ from counterfoil.core.call_entries import ResultEntry
 from counterfoil.core.content import Block, File, Image, block_text
 from counterfoil.core.entries import MessageEntry, TurnEntry
 from counterfoil.core.jsontext import JsonValue, clean_text, loads
-from counterfoil.core.media import shown_as
+from counterfoil.core.media import read_as, shown_as
 from counterfoil.core.pairs import CallKey, wire_ids
 from counterfoil.core.words import elided
 from counterfoil.model import Item, ModelRequest
@@ -51,8 +52,6 @@ MAX_COUNT: Final = 100
 """Media of a request, the newest first, as Anthropic's guides to images and PDF allow."""
 
 THINKING: Final = ("thinking", "redacted_thinking")
-BETWEEN: Final = "\n\n"
-"""Between texts of one answer that something else stands between; they are one text on our record."""
 
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _OPEN: Final[dict[str, Any]] = {"type": "object"}
@@ -195,7 +194,7 @@ def _messages(request: ModelRequest, settings: Settings, origin: str) -> list[di
     for position, item in enumerate(request.items):
         match item:
             case MessageEntry():
-                add("user", _said(item, position, whole) if item.blocks else [_text(filled(item.text))])
+                add("user", _parts(item.blocks, position, whole) if item.blocks else [_text(filled(item.text))])
             case TurnEntry():
                 if not out:
                     add("user", [_text(EMPTY)])
@@ -230,23 +229,8 @@ def _turn(turn: TurnEntry, ids: dict[CallKey, str], layout: list[dict[str, JsonV
         for index, call in enumerate(turn.calls)
     ])  # fmt: skip  # one item
     texts = _texts(turn, layout)
-    waiting: list[dict[str, Any]] = []
-    count = 0
-    for place in layout:
-        block: dict[str, Any] | None = None
-        if place["type"] in THINKING:
-            waiting.append(place)
-        elif texts is not None:
-            block = next(calls, None) if place["type"] == "call" else next(texts, None)
-        if block is not None:
-            yield from waiting
-            waiting.clear()
-            count += 1
-            yield block
-    rest = [*([] if texts is not None or is_blank(turn.text) else [_text(turn.text)]), *calls]
-    if rest or not count:
-        yield from waiting
-        yield from rest or [_text(EMPTY)]
+    otherwise = [] if texts is not None or is_blank(turn.text) else [_text(turn.text)]
+    return woven(layout, THINKING, texts, calls, otherwise, _text(EMPTY))
 
 
 def _texts(turn: TurnEntry, layout: list[dict[str, JsonValue]]) -> Iterator[dict[str, Any] | None] | None:
@@ -259,14 +243,8 @@ def _texts(turn: TurnEntry, layout: list[dict[str, JsonValue]]) -> Iterator[dict
         return None
     if not sizes:
         return iter(()) if is_blank(turn.text) else None
-    texts, at = [], 0
-    for number, size in enumerate(sizes):
-        if not isinstance(size, int) or (number and turn.text[at : at + len(BETWEEN)] != BETWEEN):
-            return None
-        at += len(BETWEEN) if number else 0
-        texts.append(turn.text[at : at + size])
-        at += size
-    if at != len(turn.text):
+    texts = texts_of(turn.text, sizes)
+    if texts is None:
         return None
     return iter([None if is_blank(text) else _text(text) for text in texts])
 
@@ -306,13 +284,6 @@ def _is_medium(block: Block) -> bool:
     )
 
 
-def _said(message: MessageEntry, position: int, whole: frozenset[tuple[int, int]]) -> list[dict[str, Any]]:
-    """A message that is more than text."""
-    return message_parts(
-        message.blocks, lambda place, block: _medium(block) if (position, place) in whole else None, _text
-    )
-
-
 def _medium(block: Block) -> dict[str, Any] | None:
     if not isinstance(block, (Image, File)):
         return None
@@ -327,13 +298,10 @@ def _content(entry: ResultEntry, position: int, whole: frozenset[tuple[int, int]
     blocks = entry.result.content
     if not any((position, place) in whole for place in range(len(blocks))):
         return filled(entry.result.model_output)
-    return list(_parts(blocks, position, whole))
+    return _parts(blocks, position, whole, block_text)
 
 
-def _parts(blocks: Sequence[Block], position: int, whole: frozenset[tuple[int, int]]) -> Iterator[dict[str, Any]]:
-    for place, block in enumerate(blocks):
-        part = _medium(block) if (position, place) in whole else None
-        if part is not None:
-            yield part
-        elif not is_blank(text := block_text(block)):
-            yield _text(text)
+def _parts(
+    blocks: Sequence[Block], position: int, whole: frozenset[tuple[int, int]], read: Callable[[Block], str] = read_as
+) -> list[dict[str, Any]]:
+    return parts_of(blocks, lambda at, block: _medium(block) if (position, at) in whole else None, _text, read)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from google import genai
 from google.genai.errors import APIError
@@ -23,7 +24,7 @@ from counterfoil.adapters.models.google.request import (
     takes_media,
     with_unsigned,
 )
-from counterfoil.adapters.models.shared.opaque import origin_of
+from counterfoil.adapters.models.shared.opaque import origin_at
 from counterfoil.adapters.models.shared.sdk_model import SdkModel, opened
 from counterfoil.core.errors import DefinitionError, ModelError
 from counterfoil.core.jsontext import JsonValue, loads
@@ -34,20 +35,6 @@ TIMEOUT: Final = 600.0
 
 _TOP: Final = frozenset({"safetySettings", "labels", "serviceTier", "store"})
 """Parameters that stand beside ``generationConfig`` and not in it."""
-
-
-def open_model(spec: str, **settings: Any) -> GoogleGemini:
-    """The model ``google:NAME``.
-
-    Args:
-        spec: ``google:NAME`` or the name alone.
-        **settings: those of `GoogleGemini`.
-
-    Raises:
-        DefinitionError: no name, or an unknown setting.
-    """
-    model: GoogleGemini = opened(GoogleGemini, spec, settings)
-    return model
 
 
 class GoogleGemini(SdkModel):
@@ -93,7 +80,7 @@ class GoogleGemini(SdkModel):
     def respond(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         """The model's answer as it comes, the finished turn last; see `SdkModel.events`."""
         client = self.client()
-        origin = self._origin(client)
+        origin = origin_at(client._api_client._http_options.base_url, self.model)
         answer = Answer(self.model, names_back(offer.name for offer in request.tools))
 
         def finish() -> ModelTurn:
@@ -119,11 +106,6 @@ class GoogleGemini(SdkModel):
             else:
                 config[name] = value
         return body | {"generationConfig": config} if config else body
-
-    def _origin(self, client: genai.Client) -> str:
-        """Who can read the signatures: this model on this server."""
-        place = urlsplit(str(client._api_client._http_options.base_url))
-        return origin_of(f"{place.hostname}:{place.port}{place.path}", self.model)
 
     # the SDK
 
@@ -181,6 +163,9 @@ class GoogleGemini(SdkModel):
     async def closed(self, client: genai.Client) -> None:
         await client._api_client._http_options.httpx_async_client.aclose()  # type: ignore[union-attr]  # we gave it
         client.close()
+
+
+open_model = partial(opened, GoogleGemini)
 
 
 class _Pieces:

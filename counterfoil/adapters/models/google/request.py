@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from counterfoil.adapters.models.google.names import wire_name, wire_schema
-from counterfoil.adapters.models.shared.media import encoded, message_parts
+from counterfoil.adapters.models.shared.media import encoded, parts_of
 from counterfoil.adapters.models.shared.opaque import own_items
 from counterfoil.adapters.models.shared.replay import EMPTY, filled, is_blank, replayed
 from counterfoil.core.call_entries import ResultEntry
@@ -230,7 +230,7 @@ def _result(item: ResultEntry, settings: Settings, pointer: str | None) -> dict[
 def _said(message: MessageEntry, settings: Settings) -> list[dict[str, Any]]:
     """A message that is more than text."""
     kinds = {**_KINDS, **_SOUNDS} if settings.prompts else {}
-    return message_parts(message.blocks, lambda _, block: _medium(block, kinds), lambda text: {"text": text})
+    return parts_of(message.blocks, lambda _, block: _medium(block, kinds), lambda text: {"text": text})
 
 
 def _medium(block: Block, kinds: Mapping[str, str]) -> dict[str, Any] | None:

@@ -61,8 +61,7 @@ def open_model(spec: str, **settings: Any) -> LocalModel:
     Raises:
         DefinitionError: no such file, something is not installed, or an unknown setting; the message says which.
     """
-    model: LocalModel = opened(LocalModel, "" if spec == LocalModel.wire else spec, settings)
-    return model
+    return opened(LocalModel, "" if spec == LocalModel.wire else spec, **settings)
 
 
 class LocalModel(OpenAIChat):

@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
-from openai import APIStatusError, AsyncOpenAI
+from openai import APIStatusError
 
 from counterfoil.adapters.models.openai.answer import Answer
 from counterfoil.adapters.models.openai.request import Settings, body_of, without_reasoning
-from counterfoil.adapters.models.shared.opaque import origin_of
+from counterfoil.adapters.models.shared.opaque import origin_at
 from counterfoil.adapters.models.shared.openai_errors import broken_off
 from counterfoil.adapters.models.shared.openai_sdk import OpenAIModel
 from counterfoil.adapters.models.shared.sdk_model import opened
 from counterfoil.adapters.models.shared.strict import Dialect
 from counterfoil.model import ModelEvent, ModelRequest, ModelTurn
-
-
-def open_model(spec: str, **settings: Any) -> OpenAIResponses:
-    """The model ``openai:NAME``.
-
-    Args:
-        spec: ``openai:NAME`` or the name alone; it may hold colons.
-        **settings: those of `OpenAIResponses`.
-
-    Raises:
-        DefinitionError: no name, or an unknown setting.
-    """
-    model: OpenAIResponses = opened(OpenAIResponses, spec, settings)
-    return model
 
 
 class OpenAIResponses(OpenAIModel):
@@ -65,7 +51,7 @@ class OpenAIResponses(OpenAIModel):
     def respond(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         """The model's answer as it comes, the finished turn last; see `SdkModel.events`."""
         client = self.client()
-        origin = self._origin(client)
+        origin = origin_at(client.base_url, self.model)
         answer = Answer(self.model)
 
         def finish() -> ModelTurn:
@@ -79,16 +65,7 @@ class OpenAIResponses(OpenAIModel):
         body = body_of(self.model, request, self._settings, origin)
         if not self._encrypts:
             del body["include"]
-        body = self.with_parameters(body, request.parameters)
-        if not request.tools:
-            body.pop("tool_choice", None)
-            body.pop("parallel_tool_calls", None)
-        return body
-
-    def _origin(self, client: AsyncOpenAI) -> str:
-        """Who can read the reasoning: this model on this server."""
-        place = urlsplit(str(client.base_url))
-        return origin_of(f"{place.hostname}:{place.port}{place.path}", self.model)
+        return self.settled(body, request)
 
     def mended(self, error: Exception, body: dict[str, Any]) -> dict[str, Any] | None:
         """The body without encrypted reasoning, where that is what the server cannot take."""
@@ -100,3 +77,6 @@ class OpenAIResponses(OpenAIModel):
             return None
         bare = without_reasoning(body)
         return None if bare == body else bare
+
+
+open_model = partial(opened, OpenAIResponses)

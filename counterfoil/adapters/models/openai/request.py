@@ -13,11 +13,12 @@ What the wire forces on us, beside what holds for all (shared/replay.py):
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from counterfoil.adapters.models.shared.media import data_url, message_parts
+from counterfoil.adapters.models.shared.layout import texts_of, woven
+from counterfoil.adapters.models.shared.media import data_url, parts_of
 from counterfoil.adapters.models.shared.opaque import own_items
 from counterfoil.adapters.models.shared.replay import EMPTY, filled, is_blank, legal_name, replayed
 from counterfoil.adapters.models.shared.strict import Dialect
@@ -40,8 +41,6 @@ MAX_MEDIUM: Final = 20 * 1024 * 1024
 """Bytes of an image or file; OpenAI takes 50 MB in one request, and base64 adds a third."""
 
 ENCRYPTED: Final = "reasoning.encrypted_content"
-BETWEEN: Final = "\n\n"
-"""Between the messages of one answer, which are one text on our record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +115,10 @@ def _items(request: ModelRequest, settings: Settings, origin: str) -> Iterator[d
                 if position in request.elided:
                     output = elided(item.call_id, item.size)
                 else:
-                    media = settings.media and any(map(_medium, item.result.content))
-                    output = list(_parts(item.result.content)) if media else item.result.model_output
+                    blocks = item.result.content
+                    shown = settings.media and any(map(_medium, blocks))
+                    parts = parts_of(blocks, lambda _, block: _medium(block), _text, block_text) if shown else None
+                    output = parts or item.result.model_output
                 call_id = ids[item.run_id, item.step, item.index]
                 yield {"type": "function_call_output", "call_id": call_id, "output": output}
 
@@ -134,31 +135,8 @@ def _turn(turn: TurnEntry, ids: dict[CallKey, str], layout: list[dict[str, JsonV
         for index, call in enumerate(turn.calls)
     ])  # fmt: skip  # one item
     said = _said(turn, layout)
-    waiting: list[dict[str, JsonValue]] = []
-    count = 0
-    for place in layout if said is not None else _reasoning(layout):
-        item: dict[str, Any] | None
-        match place["type"]:
-            case "reasoning":
-                waiting.append(place)
-                continue
-            case "message":
-                item = next(said or iter(()), None)
-            case _:
-                item = next(calls, None)
-        if item is not None:
-            yield from waiting
-            waiting.clear()
-            count += 1
-            yield item
-    rest = [*([] if said is not None or is_blank(turn.text) else [_message(turn.text)]), *calls]
-    if rest or not count:
-        yield from waiting
-        yield from rest or [_message(EMPTY)]
-
-
-def _reasoning(layout: list[dict[str, JsonValue]]) -> list[dict[str, JsonValue]]:
-    return [place for place in layout if place["type"] == "reasoning"]
+    otherwise = [] if said is not None or is_blank(turn.text) else [_message(turn.text)]
+    return woven(layout, ("reasoning",), said, calls, otherwise, _message(EMPTY))
 
 
 def _said(turn: TurnEntry, layout: list[dict[str, JsonValue]]) -> Iterator[dict[str, Any] | None] | None:
@@ -169,19 +147,10 @@ def _said(turn: TurnEntry, layout: list[dict[str, JsonValue]]) -> Iterator[dict[
     places = [place for place in layout if place["type"] == "message"]
     if sum(place["type"] == "call" for place in layout) != len(turn.calls):
         return None
-    texts, at = [turn.text], 0
-    if len(places) > 1:
-        texts = []
-        for place in places:
-            size = place.get("chars")
-            if not isinstance(size, int) or (texts and turn.text[at : at + len(BETWEEN)] != BETWEEN):
-                return None
-            at += len(BETWEEN) if texts else 0
-            texts.append(turn.text[at : at + size])
-            at += size
-        if at != len(turn.text):
-            return None
-    elif not places and not is_blank(turn.text):
+    if not places and not is_blank(turn.text):
+        return None
+    texts = [turn.text] if len(places) < 2 else texts_of(turn.text, [place.get("chars") for place in places])  # noqa: PLR2004  # one is all of it
+    if texts is None:
         return None
     return iter([
         None if is_blank(text) else _message(text, place.get("phase"))
@@ -201,7 +170,7 @@ def _told(message: MessageEntry, settings: Settings) -> list[dict[str, Any]]:
         part = _medium(block) if settings.media else None
         return part | {"detail": "auto"} if part is not None and isinstance(block, Image) else part
 
-    return message_parts(message.blocks, shown, _text)
+    return parts_of(message.blocks, shown, _text)
 
 
 def _medium(block: Block) -> dict[str, Any] | None:
@@ -212,15 +181,6 @@ def _medium(block: Block) -> dict[str, Any] | None:
     if isinstance(block, Image):
         return {"type": "input_image", "image_url": url}
     return {"type": "input_file", "filename": block.name or "file.pdf", "file_data": url}
-
-
-def _parts(blocks: Sequence[Block]) -> Iterator[dict[str, Any]]:
-    for block in blocks:
-        part = _medium(block)
-        if part is not None:
-            yield part
-        elif not is_blank(text := block_text(block)):
-            yield _text(text)
 
 
 def _text(text: str) -> dict[str, Any]:

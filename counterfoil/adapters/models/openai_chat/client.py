@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 from counterfoil.adapters.models.openai_chat.answer import Answer
@@ -11,20 +12,6 @@ from counterfoil.adapters.models.shared.openai_sdk import OpenAIModel
 from counterfoil.adapters.models.shared.sdk_model import opened
 from counterfoil.adapters.models.shared.strict import Dialect
 from counterfoil.model import ModelEvent, ModelRequest
-
-
-def open_model(spec: str, **settings: Any) -> OpenAIChat:
-    """The model ``openai-chat:NAME``.
-
-    Args:
-        spec: ``openai-chat:NAME`` or the name alone; it may hold colons, such as ``llama3:8b``.
-        **settings: those of `OpenAIChat`.
-
-    Raises:
-        DefinitionError: no name, or an unknown setting.
-    """
-    model: OpenAIChat = opened(OpenAIChat, spec, settings)
-    return model
 
 
 class OpenAIChat(OpenAIModel):
@@ -58,8 +45,7 @@ class OpenAIChat(OpenAIModel):
         return self.answered(request, client, lambda: self._body(request), answer, finish)
 
     def _body(self, request: ModelRequest) -> dict[str, Any]:
-        body = self.with_parameters(body_of(self.model, request, self._dialect, media=self._media), request.parameters)
-        if not request.tools:
-            body.pop("tool_choice", None)
-            body.pop("parallel_tool_calls", None)
-        return body
+        return self.settled(body_of(self.model, request, self._dialect, media=self._media), request)
+
+
+open_model = partial(opened, OpenAIChat)

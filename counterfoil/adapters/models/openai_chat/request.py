@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from counterfoil.adapters.models.shared.media import data_url, encoded, message_parts
+from counterfoil.adapters.models.shared.media import data_url, encoded, parts_of
 from counterfoil.adapters.models.shared.replay import filled, is_blank, legal_name, replayed
 from counterfoil.adapters.models.shared.strict import Dialect
 from counterfoil.core.call_entries import ResultEntry
@@ -99,7 +99,7 @@ def _messages(request: ModelRequest, *, media: bool) -> Iterator[dict[str, Any]]
 
 def _said(message: MessageEntry, *, media: bool) -> str | list[dict[str, Any]]:
     """A message that is more than text; one text where nothing of it is shown, which every server takes."""
-    parts = message_parts(message.blocks, lambda _, block: _medium(block) if media else None, _text)
+    parts = parts_of(message.blocks, lambda _, block: _medium(block) if media else None, _text)
     if all(part["type"] == "text" for part in parts):
         return "\n".join(part["text"] for part in parts)
     return parts

@@ -21,22 +21,24 @@ def data_url(data: bytes, kind: str) -> str:
     return f"data:{kind};base64,{encoded(data)}"
 
 
-def message_parts(
+def parts_of(
     blocks: Sequence[Block],
     shown: Callable[[int, Block], dict[str, Any] | None],
     text: Callable[[str], dict[str, Any]],
+    read: Callable[[Block], str] = read_as,
 ) -> list[dict[str, Any]]:
-    """The parts of a person's message: media as the wire shows them, everything else as text.
+    """The parts of a message or a result: media as the wire shows them, everything else as text.
 
     Args:
-        blocks: those of the message.
+        blocks: those of it.
         shown: the part for the block at this place; None where the wire does not show it.
         text: the part for a text.
+        read: the text of a block that is not shown.
     """
     out = []
     for place, block in enumerate(blocks):
         part = shown(place, block)
-        if part is None and not is_blank(said := read_as(block)):
+        if part is None and not is_blank(said := read(block)):
             part = text(said)
         if part is not None:
             out.append(part)

@@ -8,6 +8,7 @@ any other origin goes out without it, since no wire needs the reasoning of anoth
 from __future__ import annotations
 
 import hashlib
+from urllib.parse import urlsplit
 
 from counterfoil.core.jsontext import JsonValue, normal
 
@@ -15,6 +16,12 @@ from counterfoil.core.jsontext import JsonValue, normal
 def origin_of(*parts: str) -> str:
     """The origin of these parts, such as a server's address and a model's name; it tells none of them."""
     return hashlib.sha256("\n".join(parts).encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def origin_at(url: object, model: str) -> str:
+    """The origin of a model at the base URL of its server."""
+    place = urlsplit(str(url))
+    return origin_of(f"{place.hostname}:{place.port}{place.path}", model)
 
 
 def tagged(wire: str, origin: str, items: list[JsonValue]) -> JsonValue:

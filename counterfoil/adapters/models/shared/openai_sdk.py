@@ -10,6 +10,7 @@ from openai import AsyncOpenAI, AsyncStream, OpenAIError
 from counterfoil.adapters.models.shared import openai_errors
 from counterfoil.adapters.models.shared.sdk_model import SdkModel
 from counterfoil.core.errors import ModelError
+from counterfoil.model import ModelRequest
 
 
 class OpenAIModel(SdkModel):
@@ -24,6 +25,14 @@ class OpenAIModel(SdkModel):
             return AsyncOpenAI(**options)
         except OpenAIError:
             raise ModelError(f"no key for the model {self.model}: set OPENAI_API_KEY or give api_key") from None
+
+    def settled(self, body: dict[str, Any], request: ModelRequest) -> dict[str, Any]:
+        """The body with parameters; without those of tools where none are offered, which the server refuses."""
+        body = self.with_parameters(body, request.parameters)
+        if not request.tools:
+            body.pop("tool_choice", None)
+            body.pop("parallel_tool_calls", None)
+        return body
 
     async def sent(self, client: AsyncOpenAI, body: dict[str, Any]) -> object:
         return await client.post(

@@ -6,7 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterator, Mapping
 from contextlib import aclosing
-from typing import Any, ClassVar, Final, Protocol, cast
+from typing import Any, ClassVar, Final, Protocol, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from counterfoil.core.errors import DefinitionError, ModelError
@@ -288,8 +288,16 @@ class SdkModel(ABC):
         return f"{type(self).__name__}({self.model!r})"
 
 
-def opened(kind: type[SdkModel], spec: str, settings: Mapping[str, Any]) -> Any:
-    """A model by its name, such as ``openai:gpt-6``; the name may hold colons, such as ``llama3:8b``.
+M = TypeVar("M", bound=SdkModel)
+
+
+def opened(kind: type[M], /, spec: str, **settings: Any) -> M:
+    """A model by its name: what ``open_model`` of each adapter is.
+
+    Args:
+        kind: the model's class.
+        spec: such as ``openai:gpt-6``, or the name alone; it may hold colons, such as ``llama3:8b``.
+        **settings: those of the class.
 
     Raises:
         DefinitionError: no name, or an unknown setting.
