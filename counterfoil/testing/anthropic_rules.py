@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import re
 from typing import Any, Final
 
-from counterfoil.testing.fake_server import Fault, surrogate_fault
+from counterfoil.testing.fake_server import STARTS, Fault, decoded, surrogate_fault
 from counterfoil.testing.sdk_types import sdk_fault
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _ID: Final = re.compile(r"[a-zA-Z0-9_-]+")
 _HOME: Final = "anthropic.types.message_create_params"
-_STARTS: Final = {
-    "image/png": b"\x89PNG\r\n\x1a\n",
-    "image/jpeg": b"\xff\xd8\xff",
-    "image/gif": b"GIF8",
-    "image/webp": b"RIFF",
-    "application/pdf": b"%PDF-",
-}
 _THINKING: Final = ("thinking", "redacted_thinking")
 _MAX_IMAGE: Final = 5 * 1024 * 1024
 _MAX_MARKS: Final = 4
@@ -250,21 +241,13 @@ def _fault_of_result(block: dict[str, Any], here: str) -> Fault | None:
 def _fault_of_data(block: dict[str, Any], here: str) -> Fault | None:
     kind, source = block.get("type"), block.get("source") or {}
     named = source.get("media_type")
-    if (
-        kind not in ("image", "document")
-        or (named == "application/pdf") != (kind == "document")
-        or named not in _STARTS
-    ):
+    if kind not in ("image", "document") or (named == "application/pdf") != (kind == "document") or named not in STARTS:
         return Fault(f"{here}.{kind}.source.base64.media_type: Input should be one of the supported types")
     if kind == "image" and len(source["data"]) > _MAX_IMAGE:
         return Fault(
             f"{here}.image.source.base64: image exceeds 5 MB maximum: {len(source['data'])} bytes > 5242880 bytes"
         )
-    try:
-        data = base64.b64decode(source["data"], validate=True)
-    except binascii.Error:
-        data = b""
-    if not data.startswith(_STARTS[named]):
+    if not decoded(source["data"]).startswith(STARTS[named]):
         return Fault("Could not process image" if kind == "image" else "The PDF specified was not valid.")
     return None
 

@@ -11,14 +11,11 @@ half of a surrogate pair; and the request has the SDK's own type, where the SDK 
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from counterfoil.testing.fake_server import (
+    STARTS,
     Asked,
     Chunks,
     FakeServer,
@@ -28,11 +25,12 @@ from counterfoil.testing.fake_server import (
     Then,
     Told,
     cut,
+    decoded,
     rate_limit,
     surrogate_fault,
 )
 from counterfoil.testing.sdk_types import sdk_fault
-from counterfoil.testing.strict_dialect import NOT_ON_TOP, dialect_fault
+from counterfoil.testing.strict_dialect import NAME, arguments_fault, tools_fault
 
 __all__ = [
     "Asked",
@@ -49,18 +47,9 @@ __all__ = [
     "usage",
 ]
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 _MAX_ID: Final = 40
-_STARTS: Final[Mapping[str, bytes | tuple[bytes, ...]]] = {
-    "image/png": b"\x89PNG\r\n\x1a\n",
-    "image/jpeg": b"\xff\xd8\xff",
-    "image/gif": b"GIF8",
-    "image/webp": b"RIFF",
-    "application/pdf": b"%PDF-",
-    "audio/wav": b"RIFF",
-    "audio/mp3": (b"ID3", b"\xff"),
-}
+_STARTS: Final[Mapping[str, Any]] = {**STARTS, "audio/wav": b"RIFF", "audio/mp3": (b"ID3", b"\xff")}
 _SDK: Final = "openai.types.chat.completion_create_params", "CompletionCreateParamsStreaming"
 _FINISH: Final = {"end": "stop", "calls": "tool_calls", "length": "length", "refusal": "stop", "other": "unheard_of"}
 
@@ -99,9 +88,7 @@ def usage(prompt: int = 10, completion: int = 5, cached: int = 0, reasoning: int
 
 def text(said: str, *, pieces: int = 1, finish: str | None = "stop", then: Then = "done") -> Chunks:
     """A text, in pieces; ``finish`` None cuts it off."""
-    size = max(1, -(-len(said) // pieces))
-    cut = [said[i : i + size] for i in range(0, len(said), size)]
-    first = [chunk({"role": "assistant", "content": ""}), *(chunk({"content": piece}) for piece in cut)]
+    first = [chunk({"role": "assistant", "content": ""}), *(chunk({"content": piece}) for piece in cut(said, pieces))]
     return Chunks([*first, *([] if finish is None else [chunk({}, finish), usage()])], then)
 
 
@@ -135,32 +122,8 @@ def fault_of(body: Any) -> Fault | None:
         return Fault("the body needs at least one message", "messages")
     if body.get("stream") is not True:
         return Fault("this server only streams", "stream")
-    own = surrogate_fault(body) or _fault_of_tools(body) or _fault_of_messages(messages)
+    own = surrogate_fault(body) or tools_fault(body, ".function") or _fault_of_messages(messages)
     return own or sdk_fault(*_SDK, body)
-
-
-def _fault_of_tools(body: dict[str, Any]) -> Fault | None:
-    tools = body.get("tools")
-    if tools is None:
-        needless = {"tool_choice", "parallel_tool_calls"} & body.keys()
-        return Fault("only allowed with tools", needless.pop()) if needless else None
-    if not isinstance(tools, list) or not tools:
-        return Fault("tools is an empty list", "tools")
-    names = set()
-    for place, tool in enumerate(tools):
-        function = tool.get("function") or {}
-        name = function.get("name")
-        if not isinstance(name, str) or not _NAME.fullmatch(name) or name in names:
-            return Fault(f"the tool's name {name!r} is illegal or not the first", f"tools[{place}].function.name")
-        schema = function.get("parameters", {"type": "object"})
-        if schema.get("type") != "object":
-            return Fault("the schema is of no object", f"tools[{place}].function.parameters")
-        if not schema.keys().isdisjoint(NOT_ON_TOP):
-            return Fault("oneOf, anyOf, allOf, enum or not at the top level", f"tools[{place}].function.parameters")
-        if function.get("strict") and (fault := dialect_fault(schema, f"tools[{place}].function.parameters")):
-            return fault
-        names.add(name)
-    return None
 
 
 def _fault_of_messages(messages: list[Any]) -> Fault | None:
@@ -224,10 +187,7 @@ def medium_of(part: dict[str, Any]) -> tuple[str, bytes] | None:
         case _:
             return None if part.get("type") == "text" else (str(part.get("type")), b"")
     head, _, data = url.partition(";base64,")
-    try:
-        return head.removeprefix("data:"), base64.b64decode(data, validate=True)
-    except binascii.Error:
-        return head, b""
+    return head.removeprefix("data:"), decoded(data)
 
 
 def _fault_of_calls(role: str, calls: Any, used: set[str], param: str) -> Fault | None:
@@ -239,19 +199,11 @@ def _fault_of_calls(role: str, calls: Any, used: set[str], param: str) -> Fault 
         if not isinstance(identity, str) or not 0 < len(identity) <= _MAX_ID or identity in used:
             return Fault(f"the id {identity!r} is missing, too long or not the first", f"{place}.id")
         used.add(identity)
-        if not isinstance(function.get("name"), str) or not _NAME.fullmatch(function["name"]):
+        if not isinstance(function.get("name"), str) or not NAME.fullmatch(function["name"]):
             return Fault(f"the name {function.get('name')!r} is illegal", f"{place}.function.name")
-        try:
-            arguments = json.loads(function["arguments"], parse_constant=_no_constant)
-        except (KeyError, TypeError, ValueError):
-            arguments = None
-        if not isinstance(arguments, dict):
-            return Fault("the arguments are no JSON object", f"{place}.function.arguments")
+        if (fault := arguments_fault(function, f"{place}.function")) is not None:
+            return fault
     return None
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(name)
 
 
 # ---------------------------------------------------------------------------------------------- server

@@ -10,14 +10,13 @@ called; strict schemas keep to the dialect; and the request has the SDK's own ty
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from counterfoil.testing.fake_server import (
+    STARTS,
     Chunks,
     FakeServer,
     Fault,
@@ -27,26 +26,19 @@ from counterfoil.testing.fake_server import (
     Told,
     Whole,
     cut,
+    decoded,
     rate_limit,
     surrogate_fault,
 )
 from counterfoil.testing.sdk_types import sdk_fault
-from counterfoil.testing.strict_dialect import NOT_ON_TOP, dialect_fault
+from counterfoil.testing.strict_dialect import NAME, arguments_fault, dialect_fault, tools_fault
 
 __all__ = ["Chunks", "FakeResponses", "Fault", "Play", "Refusal", "Whole", "rate_limit"]
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MAX_ID: Final = 64
 _HOME: Final = "openai.types.responses.response_create_params"
 _SEAL: Final = "fake-seal:"
 _DATA: Final = re.compile(r"data:([a-z/]+);base64,([A-Za-z0-9+/=]+)")
-_STARTS: Final = {
-    "image/png": b"\x89PNG\r\n\x1a\n",
-    "image/jpeg": b"\xff\xd8\xff",
-    "image/gif": b"GIF8",
-    "image/webp": b"RIFF",
-    "application/pdf": b"%PDF-",
-}
 _INCOMPLETE: Final = {"length": "max_output_tokens", "other": "unheard_of"}
 
 
@@ -62,33 +54,9 @@ def fault_of(body: Any) -> Fault | None:
         return Fault("the body needs at least one item", "input")
     if "instructions" in body and not str(body["instructions"] or "").strip():
         return Fault("the instructions are blank", "instructions")
-    own = surrogate_fault(body) or _fault_of_tools(body) or _fault_of_form(body) or _fault_of_items(items)
+    own = surrogate_fault(body) or tools_fault(body) or _fault_of_form(body) or _fault_of_items(items)
     name = "ResponseCreateParamsStreaming" if body.get("stream") else "ResponseCreateParamsNonStreaming"
     return own or sdk_fault(_HOME, name, body)
-
-
-def _fault_of_tools(body: dict[str, Any]) -> Fault | None:
-    tools = body.get("tools")
-    if tools is None:
-        needless = {"tool_choice", "parallel_tool_calls"} & body.keys()
-        return Fault("only allowed with tools", needless.pop()) if needless else None
-    if not isinstance(tools, list) or not tools:
-        return Fault("tools is an empty list", "tools")
-    names = set()
-    for place, tool in enumerate(tools):
-        name, schema = tool.get("name"), tool.get("parameters")
-        if not isinstance(name, str) or not _NAME.fullmatch(name) or name in names:
-            return Fault(f"the tool's name {name!r} is illegal or not the first", f"tools[{place}].name")
-        if not isinstance(schema, dict) or schema.get("type") != "object":
-            return Fault("the schema is of no object", f"tools[{place}].parameters")
-        if not schema.keys().isdisjoint(NOT_ON_TOP):
-            return Fault("oneOf, anyOf, allOf, enum or not at the top level", f"tools[{place}].parameters")
-        if not isinstance(tool.get("strict"), bool):
-            return Fault("strict is not said, and would be taken as true", f"tools[{place}].strict")
-        if tool["strict"] and (fault := dialect_fault(schema, f"tools[{place}].parameters")) is not None:
-            return fault
-        names.add(name)
-    return None
 
 
 def _fault_of_form(body: dict[str, Any]) -> Fault | None:
@@ -96,7 +64,7 @@ def _fault_of_form(body: dict[str, Any]) -> Fault | None:
     if form.get("type") != "json_schema":
         return None
     schema = form.get("schema")
-    if not _NAME.fullmatch(form.get("name", "")) or not isinstance(schema, dict) or schema.get("type") != "object":
+    if not NAME.fullmatch(form.get("name", "")) or not isinstance(schema, dict) or schema.get("type") != "object":
         return Fault("the form of the answer has no name, or is of no object", "text.format")
     return dialect_fault(schema, "text.format.schema") if form.get("strict") else None
 
@@ -156,17 +124,9 @@ def _fault_of_call(item: dict[str, Any], used: set[str], param: str) -> Fault | 
     if not isinstance(identity, str) or not 0 < len(identity) <= _MAX_ID or identity in used:
         return Fault(f"the id {identity!r} is missing, too long or not the first", f"{param}.call_id")
     used.add(identity)
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not NAME.fullmatch(name):
         return Fault(f"the name {name!r} is illegal", f"{param}.name")
-    try:
-        arguments = json.loads(item["arguments"], parse_constant=_no_constant)
-    except (KeyError, TypeError, ValueError):
-        arguments = None
-    return None if isinstance(arguments, dict) else Fault("the arguments are no JSON object", f"{param}.arguments")
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(name)
+    return arguments_fault(item, param)
 
 
 def _fault_of_output(output: Any, param: str) -> Fault | None:
@@ -192,13 +152,9 @@ def _fault_of_output(output: Any, param: str) -> Fault | None:
 
 def _fault_of_data(url: Any, family: str, param: str) -> Fault | None:
     found = _DATA.fullmatch(url) if isinstance(url, str) else None
-    if found is None or not found[1].startswith(family) or found[1] not in _STARTS:
+    if found is None or not found[1].startswith(family) or found[1] not in STARTS:
         return Fault("no data URL of a supported type", param)
-    try:
-        data = base64.b64decode(found[2], validate=True)
-    except binascii.Error:
-        data = b""
-    if not data.startswith(_STARTS[found[1]]):
+    if not decoded(found[2]).startswith(STARTS[found[1]]):
         return Fault("The image data you provided does not represent a valid image.", param)
     return None
 

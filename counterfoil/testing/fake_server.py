@@ -8,6 +8,8 @@ of methods: where it listens, what its replies look like, which rules hold, and 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import contextlib
 import json
 from abc import ABC, abstractmethod
@@ -362,6 +364,24 @@ async def _send(writer: asyncio.StreamWriter, status: str, body: Mapping[str, An
     head = "".join(f"{name}: {value}\r\n" for name, value in (lines | dict(headers)).items())
     writer.write(f"HTTP/1.1 {status}\r\n{head}\r\n".encode() + data)
     await writer.drain()
+
+
+STARTS: Final = {
+    "image/png": b"\x89PNG\r\n\x1a\n",
+    "image/jpeg": b"\xff\xd8\xff",
+    "image/gif": b"GIF8",
+    "image/webp": b"RIFF",
+    "application/pdf": b"%PDF-",
+}
+"""First bytes of images and documents, by their types."""
+
+
+def decoded(data: str) -> bytes:
+    """The bytes of a medium in base64; none where it is not that."""
+    try:
+        return base64.b64decode(data, validate=True)
+    except binascii.Error:
+        return b""
 
 
 def cut(text: str, pieces: int) -> list[str]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from counterfoil.testing.fake_server import Fault, surrogate_fault
+from counterfoil.testing.fake_server import STARTS, Fault, decoded, surrogate_fault
 from counterfoil.testing.sdk_types import sdk_model_fault
 
 _HOME: Final = "google.genai.types"
@@ -20,12 +20,7 @@ _FIELDS: Final = {
     "labels", "serviceTier", "store", "continuationToken",
 }  # fmt: skip  # names in rows
 _DATA: Final = ("text", "functionCall", "functionResponse", "inlineData")
-_STARTS: Final = {
-    "image/png": b"\x89PNG\r\n\x1a\n",
-    "image/jpeg": b"\xff\xd8\xff",
-    "image/webp": b"RIFF",
-    "application/pdf": b"%PDF-",
-}
+_STARTS: Final = {kind: start for kind, start in STARTS.items() if kind != "image/gif"}
 _SOUNDS: Final = {"audio/wav": b"RIFF", "audio/mp3": (b"ID3", b"\xff"), "audio/flac": b"fLaC", "audio/ogg": b"OggS"}
 UNSIGNED: Final = {"skip_thought_signature_validator", "context_engineering_is_the_way_to_go"}
 """What the guide to thought signatures names for calls that another model made."""
@@ -203,11 +198,7 @@ def _fault_of_response(given: dict[str, Any], place: str) -> Fault | None:
 
 def _fault_of_data(inline: dict[str, Any], starts: Mapping[str, Any], place: str) -> Fault | None:
     start = starts.get(inline.get("mimeType", ""))
-    try:
-        data = base64.b64decode(inline.get("data", ""), validate=True)
-    except binascii.Error:
-        data = b""
-    if start is None or not data.startswith(start):
+    if start is None or not decoded(inline.get("data", "")).startswith(start):
         return Fault("Unable to process input image. Please retry or report.", place)
     return None
 

@@ -1,7 +1,10 @@
-"""The rules of OpenAI's strict dialect of JSON Schema, as its server has them (guide to structured outputs)."""
+"""The rules of OpenAI's server for tools, and of its strict dialect of JSON Schema (guide to structured outputs)."""
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 from counterfoil.testing.fake_server import Fault
@@ -16,8 +19,55 @@ _FORMATS: Final = frozenset({
 })  # fmt: skip  # as above
 
 
-NOT_ON_TOP: Final = ("oneOf", "anyOf", "allOf", "enum", "not")
+NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""The name of a tool, as OpenAI takes it."""
+_NOT_ON_TOP: Final = ("oneOf", "anyOf", "allOf", "enum", "not")
 """What a tool's schema may not have at its top, strict or not (the API's own error says so)."""
+
+
+def tools_fault(body: Mapping[str, Any], within: str = "") -> Fault | None:
+    """The first thing in a request's tools that the server refuses; None where there is none.
+
+    Args:
+        body: the request's.
+        within: the field of a tool that holds name, schema and ``strict``, with a point before it; empty: they stand in
+            the tool itself, and ``strict`` has to be said.
+    """
+    tools = body.get("tools")
+    if tools is None:
+        needless = {"tool_choice", "parallel_tool_calls"} & body.keys()
+        return Fault("only allowed with tools", needless.pop()) if needless else None
+    if not isinstance(tools, list) or not tools:
+        return Fault("tools is an empty list", "tools")
+    names = set()
+    for place, tool in enumerate(tools):
+        here, said = f"tools[{place}]{within}", (tool.get(within[1:]) or {}) if within else tool
+        name, schema = said.get("name"), said.get("parameters", {"type": "object"} if within else None)
+        if not isinstance(name, str) or not NAME.fullmatch(name) or name in names:
+            return Fault(f"the tool's name {name!r} is illegal or not the first", f"{here}.name")
+        if not isinstance(schema, dict) or schema.get("type") != "object":
+            return Fault("the schema is of no object", f"{here}.parameters")
+        if not schema.keys().isdisjoint(_NOT_ON_TOP):
+            return Fault("oneOf, anyOf, allOf, enum or not at the top level", f"{here}.parameters")
+        if not within and not isinstance(said.get("strict"), bool):
+            return Fault("strict is not said, and would be taken as true", f"{here}.strict")
+        if said.get("strict") and (fault := dialect_fault(schema, f"{here}.parameters")) is not None:
+            return fault
+        names.add(name)
+    return None
+
+
+def arguments_fault(call: Mapping[str, Any], param: str) -> Fault | None:
+    """What is wrong with the arguments of a call: they have to be a JSON object."""
+    try:
+        arguments = json.loads(call["arguments"], parse_constant=_no_constant)
+    except (KeyError, TypeError, ValueError):
+        arguments = None
+    return None if isinstance(arguments, dict) else Fault("the arguments are no JSON object", f"{param}.arguments")
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(name)
 
 
 def dialect_fault(schema: Any, param: str) -> Fault | None:
