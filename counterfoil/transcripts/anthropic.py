@@ -19,10 +19,10 @@ from counterfoil.transcripts.values import (
     Reply,
     Said,
     Transcript,
-    array,
     failed,
     id_of,
     obj,
+    objects,
     plain,
     text,
     wrong,
@@ -42,18 +42,16 @@ def read(messages: list[JsonValue]) -> Reading:
         DefinitionError: one of them is no such message; the text names it.
     """
     read = Reading()
-    for number, value in enumerate(messages):
-        place = f"messages[{number}]"
-        message = obj(value, place)
+    for place, message in objects(messages, "messages"):
         read.rest(place, message, _KNOWN)
         role, content = message.get("role"), message.get("content")
         given: JsonValue = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        blocks = [(f"{place}.content[{n}]", b) for n, b in enumerate(array(given, f"{place}.content"))]
+        blocks = list(objects(given, f"{place}.content"))
         if role in ("user", "system"):
             side: Literal["user", "system"] = "user" if role == "user" else "system"
             pieces: list[tuple[str, Block]] = []
             for at, block in blocks:
-                said = _said(read, obj(block, at), at)
+                said = _said(read, block, at)
                 if isinstance(said, Answered):
                     read.tell(pieces, side)
                     pieces = []
@@ -62,8 +60,8 @@ def read(messages: list[JsonValue]) -> Reading:
                     pieces.append((at, said))
             read.tell(pieces, side)
         elif role == "assistant":
-            said_ = [piece for at, block in blocks for piece in _piece(read, obj(block, at), at)]
-            thoughts = [block.get("thinking") for _, block in blocks if isinstance(block, dict)]
+            said_ = [piece for at, block in blocks for piece in _piece(read, block, at)]
+            thoughts = [block.get("thinking") for _, block in blocks]
             thought = clean_text("\n\n".join(said for said in thoughts if isinstance(said, str)))
             read.items.append(Reply(layout_of(said_, WIRE, "text"), place, thought))
         else:
@@ -77,8 +75,7 @@ def system_text(given: JsonValue) -> str:
     """The text of a request's ``system``: a text, or a list of text blocks."""
     if isinstance(given, str):
         return text(given, "system")
-    blocks = [obj(block, f"system[{n}]") for n, block in enumerate(array(given, "system"))]
-    return "\n\n".join(text(block.get("text"), f"system[{n}].text") for n, block in enumerate(blocks))
+    return "\n\n".join(text(block.get("text"), f"{at}.text") for at, block in objects(given, "system"))
 
 
 def _said(read: Reading, block: dict[str, JsonValue], place: str) -> Answered | Block:
@@ -86,7 +83,7 @@ def _said(read: Reading, block: dict[str, JsonValue], place: str) -> Answered | 
         case "text":
             return Text(text(block.get("text"), f"{place}.text"))
         case "tool_result":
-            content = tuple(_blocks(read, block.get("content"), f"{place}.content"))
+            content = tuple(read.blocks(block.get("content"), f"{place}.content", ("text",), _medium, "block"))
             call_id = id_of(block.get("tool_use_id"), f"{place}.tool_use_id")
             failure = failed("") if block.get("is_error") is True else None
             return Answered(call_id, content or plain(""), failure, None, place)
@@ -106,20 +103,6 @@ def _piece(read: Reading, block: dict[str, JsonValue], place: str) -> Iterator[t
             yield "opaque", block
         case kind:
             read.leave(place, f"a block of type {kind}", block)
-
-
-def _blocks(read: Reading, content: JsonValue, place: str) -> Iterator[Block]:
-    if isinstance(content, str):
-        yield Text(text(content, place))
-        return
-    for number, value in enumerate(array(content, place)):
-        at = f"{place}[{number}]"
-        part = obj(value, at)
-        block = Text(text(part.get("text"), at)) if part.get("type") == "text" else _medium(part, at)
-        if block is None:
-            read.leave(at, f"a block of type {part.get('type')}", part)
-            block = Text(f"[{part.get('type')}]")
-        yield block
 
 
 def _medium(block: dict[str, JsonValue], place: str) -> Block | None:

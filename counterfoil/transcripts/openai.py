@@ -20,9 +20,9 @@ from counterfoil.transcripts.values import (
     Reply,
     Said,
     Transcript,
-    array,
     id_of,
     obj,
+    objects,
     plain,
     text,
     wrong,
@@ -59,9 +59,7 @@ def read_chat(messages: list[JsonValue]) -> Reading:
         DefinitionError: one of them is no such message; the text names it.
     """
     read = Reading()
-    for number, value in enumerate(messages):
-        place = f"messages[{number}]"
-        message = obj(value, place)
+    for place, message in objects(messages, "messages"):
         role = message.get("role")
         read.rest(place, message, _SAID if role == "assistant" else _TOOL if role in ("tool", "function") else _CHAT)
         match role:
@@ -74,7 +72,7 @@ def read_chat(messages: list[JsonValue]) -> Reading:
                     Reply(_turn(read, message, place), place, text(thought, f"{place}.reasoning_content"))
                 )
             case "tool" | "function":
-                content = tuple(_blocks(read, message.get("content"), f"{place}.content"))
+                content = tuple(read.blocks(message.get("content"), f"{place}.content", _TEXTS, medium, "part"))
                 name = id_of(message.get("name"), f"{place}.name")
                 call_id = id_of(message.get("tool_call_id"), f"{place}.tool_call_id")
                 read.items.append(Answered(call_id, content or plain(""), None, name, place))
@@ -88,9 +86,7 @@ def _turn(read: Reading, message: dict[str, JsonValue], place: str) -> ModelTurn
     refusal = message.get("refusal")
     said += [text(refusal, f"{place}.refusal")] if refusal else []
     calls = []
-    for number, value in enumerate(array(message.get("tool_calls"), f"{place}.tool_calls")):
-        at = f"{place}.tool_calls[{number}]"
-        call = obj(value, at)
+    for at, call in objects(message.get("tool_calls"), f"{place}.tool_calls"):
         kind = call.get("type", "function")
         if kind not in ("function", "custom"):
             raise wrong(f"{at}.type", "function or custom", kind)
@@ -120,27 +116,11 @@ def _pieces(read: Reading, content: JsonValue, place: str) -> Iterator[Block]:
     if isinstance(content, str):
         yield Text(text(content, place))
         return
-    for number, value in enumerate(array(content, place)):
-        at = f"{place}[{number}]"
-        part = obj(value, at)
+    for at, part in objects(content, place):
         if part.get("type") in _TEXTS:
             yield Text(text(part.get("refusal" if part["type"] == "refusal" else "text"), at))
         else:
             yield read.shown(medium(part, at), part, at)
-
-
-def _blocks(read: Reading, content: JsonValue, place: str) -> Iterator[Block]:
-    if isinstance(content, str):
-        yield Text(text(content, place))
-        return
-    for number, value in enumerate(array(content, place)):
-        at = f"{place}[{number}]"
-        part = obj(value, at)
-        block = Text(text(part.get("text"), at)) if part.get("type") in _TEXTS else medium(part, at)
-        if block is None:
-            read.leave(at, f"a part of type {part.get('type')}", part)
-            block = Text(f"[{part.get('type')}]")
-        yield block
 
 
 def medium(part: dict[str, JsonValue], place: str) -> Block | None:
@@ -230,9 +210,7 @@ def read_responses(items: list[JsonValue]) -> Reading:
             read.items.append(Reply(layout_of(own, WIRE, "message"), began, thought))
             own.clear()
 
-    for number, value in enumerate(items):
-        place = f"input[{number}]"
-        item = obj(value, place)
+    for place, item in objects(items, "input"):
         kind, role = item.get("type", "message"), item.get("role")
         if kind in _ITEMS:
             read.rest(place, item, _ITEM)
@@ -255,7 +233,7 @@ def read_responses(items: list[JsonValue]) -> Reading:
             case "reasoning":
                 own.append(("opaque", item))
             case "function_call_output" | "custom_tool_call_output":
-                content = tuple(_blocks(read, item.get("output"), f"{place}.output"))
+                content = tuple(read.blocks(item.get("output"), f"{place}.output", _TEXTS, medium, "part"))
                 call_id = id_of(item.get("call_id"), f"{place}.call_id")
                 read.items.append(Answered(call_id, content or plain(""), None, None, place))
             case str() if STEPS.fullmatch(kind):

@@ -16,7 +16,7 @@ from counterfoil.transcripts.values import (
     Transcript,
     failed,
     id_of,
-    obj,
+    objects,
     plain,
     text,
     wrong,
@@ -34,9 +34,7 @@ def read(messages: list[JsonValue]) -> Reading:
         DefinitionError: one of them is no such message; the text names it.
     """
     read = Reading()
-    for number, value in enumerate(messages):
-        place = f"messages[{number}]"
-        message = obj(value, place)
+    for place, message in objects(messages, "messages"):
         read.rest(place, message, _KNOWN)
         role, content = message.get("role"), message.get("content")
         said = "" if content is None else text(content, f"{place}.content")

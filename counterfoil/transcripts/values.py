@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -135,6 +135,28 @@ class Reading:
         for place, block in blocks:
             self.say(block_text(block), role, place)
 
+    def blocks(
+        self, content: JsonValue, place: str, texts: Collection[str], medium: Callable[..., Block | None], one: str
+    ) -> Iterator[Block]:
+        """The blocks of a result; what is none that we know is named, and noted.
+
+        Args:
+            content: a text, or a list of parts.
+            place: where it stands.
+            texts: types of parts that are texts.
+            medium: makes a block of any other part and its place; None: it is none that we know.
+            one: what the form calls a part.
+        """
+        if isinstance(content, str):
+            yield Text(text(content, place))
+            return
+        for at, part in objects(content, place):
+            block = Text(text(part.get("text"), at)) if part.get("type") in texts else medium(part, at)
+            if block is None:
+                self.leave(at, f"a {one} of type {part.get('type')}", part)
+                block = Text(f"[{part.get('type')}]")
+            yield block
+
     def shown(self, block: Block | None, part: dict[str, JsonValue], place: str) -> Block:
         """A medium of a message; a text that names it, and a note, where it is of no kind that providers read."""
         if block is not None and shown_as(block):
@@ -171,6 +193,13 @@ def array(value: JsonValue, place: str) -> list[JsonValue]:
     if not isinstance(value, list):
         raise wrong(place, "a list", value)
     return value
+
+
+def objects(values: JsonValue, place: str) -> Iterator[tuple[str, dict[str, JsonValue]]]:
+    """The objects of a list, each with its place; or the error, as of `array` and `obj`."""
+    for number, value in enumerate(array(values, place)):
+        at = f"{place}[{number}]"
+        yield at, obj(value, at)
 
 
 def text(value: JsonValue, place: str) -> str:
