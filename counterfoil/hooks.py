@@ -117,7 +117,6 @@ class BodyBegins:
 
 BeforeGuard: TypeAlias = "Callable[[BeforeCall], Change | Skip | Awaitable[Change | Skip | None] | None]"
 AfterGuard: TypeAlias = "Callable[[AfterCall], Change | Awaitable[Change | None] | None]"
-Observer: TypeAlias = "Callable[[Any], object]"  # each list below names its own record
 
 
 def _many(value: object) -> tuple[Any, ...]:

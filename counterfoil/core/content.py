@@ -169,7 +169,6 @@ Block: TypeAlias = "Text | Json | Image | Audio | File | Link | Kept"
 """One piece of content."""
 
 BLOCK_TYPES: tuple[type, ...] = (Text, Json, Image, Audio, File, Link, Kept)
-MEDIA: tuple[type, ...] = (Image, Audio, File)
 
 
 def block_text(block: Block) -> str:

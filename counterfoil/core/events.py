@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeAlias
 
 from counterfoil.core.approval import Approval, Decision
 from counterfoil.core.call_entries import DecidedEntry, ResultEntry, StartEntry, WaitingEntry
@@ -129,12 +128,6 @@ class RunEnded(Event):
     ended_by: str
     answer: str | None
     reason: str | None
-
-
-AnyEvent: TypeAlias = (
-    "RunStarted | TurnDelta | TurnRecorded | CallWaiting | CallStarted | CallProgress | CallEnded | Decided"
-    " | RunPaused | RunResumed | RunEnded"
-)
 
 
 def event_of(entry: Entry, record: Record) -> Event | None:

@@ -277,9 +277,6 @@ def post_errors(runtime: Runtime, url: str) -> Callable[[], object]:
     return webhook.close
 
 
-# --------------------------------------------------------------------------------- heads kept elsewhere
-
-
 # ---------------------------------------------------------------------------------------- the machine
 
 

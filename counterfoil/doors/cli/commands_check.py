@@ -89,10 +89,7 @@ async def verify(
         print_table(
             console,
             ("problem", "interaction", "entry", "what"),
-            [
-                (p.kind, (p.interaction_id or "")[:13], "" if p.entry is None else str(p.entry), p.message)
-                for p in found.problems
-            ],
+            [(p.kind, (p.interaction_id or "")[:13], p.entry, p.message) for p in found.problems],
         )
     verdict = "✓ ok" if found.ok else f"✗ {counted(len(found.problems), 'problem')}"
     console.print(Text(f"{verdict}: {_counts(found)}", style="green" if found.ok else "red"))

@@ -299,9 +299,9 @@ def _print(session: Session, test: _Test, *, each: bool) -> None:
             (
                 name,
                 then[name],
-                "" if name == NO_RULE else str(tally.matched),
-                *(str(tally.decided[verdict]) for verdict in VERDICTS),
-                str(tally.errors or ""),
+                None if name == NO_RULE else tally.matched,
+                *(tally.decided[verdict] for verdict in VERDICTS),
+                tally.errors or None,
             )
             for name, tally in test.tallies.items()
         ],

@@ -157,16 +157,7 @@ async def errors(
         print_table(
             session.out.console,
             ("when (UTC)", "run", "tool", "code", "error"),
-            [
-                (
-                    when(r.at, day=True),
-                    ids[r.run_id],
-                    line(r.tool_name, 20),
-                    "" if r.code is None else str(r.code),
-                    _error_line(r),
-                )
-                for r in reports
-            ],
+            [(when(r.at, day=True), ids[r.run_id], line(r.tool_name, 20), r.code, _error_line(r)) for r in reports],
         )
     return Code.DONE
 
@@ -187,16 +178,7 @@ def _print_groups(session: Session, groups: Sequence[ReportGroup]) -> int:
         print_table(
             session.out.console,
             ("count", "tool", "code", "first (UTC)", "last (UTC)"),
-            [
-                (
-                    str(g.count),
-                    line(g.tool_name, 40),
-                    "" if g.code is None else str(g.code),
-                    moment_text(g.first_us),
-                    moment_text(g.last_us),
-                )
-                for g in groups
-            ],
+            [(g.count, line(g.tool_name, 40), g.code, moment_text(g.first_us), moment_text(g.last_us)) for g in groups],
         )
     return Code.DONE
 

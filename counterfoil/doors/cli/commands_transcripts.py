@@ -55,7 +55,7 @@ async def import_(
         return Code.DONE
     ids = short_ids([run.id for _, run in done])
     rows = [
-        (ids[run.id], line(t.source, 40), t.format, str(run.steps), str(len(run.calls)), str(len(_repairs(run)) or ""))
+        (ids[run.id], line(t.source, 40), t.format, run.steps, len(run.calls), len(_repairs(run)) or None)
         for t, run in done
     ]
     print_table(session.out.console, ("run", "from", "format", "turns", "calls", "repairs"), rows)

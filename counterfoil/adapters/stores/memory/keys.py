@@ -17,20 +17,16 @@ class Keys:
         self._api_keys: dict[str, ApiKey] = {}
 
     async def add_key(self, key: ApiKey) -> None:
-        """See `Store.add_key`."""
         self._api_keys[key.digest] = key
 
     async def key(self, digest: str) -> ApiKey | None:
-        """See `Store.key`."""
         return self._api_keys.get(digest)
 
     async def keys(self, tenant: str) -> list[ApiKey]:
-        """See `Store.keys`."""
         needs_tenant(tenant)
         return [key for key in self._api_keys.values() if key.tenant == tenant]
 
     async def revoke_key(self, tenant: str, key_id: str, at: int) -> ApiKey:
-        """See `Store.revoke_key`."""
         for key in await self.keys(tenant):
             if key.id == key_id:
                 self._api_keys[key.digest] = key = replace(key, revoked_at=key.revoked_at or at)  # noqa: PLW2901
@@ -38,5 +34,4 @@ class Keys:
         raise NotFound(f"no key {key_id}")
 
     async def has_keys(self, at: int) -> bool:
-        """See `Store.has_keys`."""
         return any(key.fault(at) is None for key in self._api_keys.values())

@@ -22,7 +22,6 @@ class Living:
         self._watch = Watch()
 
     async def lock(self, tenant: str, name: str, owner: Owner) -> bool:
-        """See `Store.lock`."""
         holder = self._locks.get((tenant, name))
         if holder not in (None, owner) and self._watch.lives(holder, owner, self._workers()):
             return False
@@ -30,12 +29,10 @@ class Living:
         return True
 
     async def unlock(self, tenant: str, name: str, owner: Owner) -> None:
-        """See `Store.unlock`."""
         if self._locks.get((tenant, name)) == owner:
             del self._locks[tenant, name]
 
     async def beat(self, owner: Owner, every: float = HEARTBEAT, agents: Sequence[str] = ()) -> None:
-        """See `Store.beat`."""
         now = time.monotonic()
         for agent in agents:
             self._agents[agent] = max(now + DEAD_AFTER * every, self._agents.get(agent, now))
@@ -44,15 +41,12 @@ class Living:
         self._beats = {o: b for o, b in self._beats.items() if beat.at - b.at <= FORGET_SECONDS}
 
     async def agents(self) -> dict[str, bool]:
-        """See `Store.agents`."""
         return {agent: until >= time.monotonic() for agent, until in sorted(self._agents.items())}
 
     async def leave(self, owner: Owner) -> None:
-        """See `Store.leave`."""
         self._beats.pop(owner, None)
 
     async def workers(self) -> list[Worker]:
-        """See `Store.workers`."""
         return self._workers()
 
     def _workers(self) -> list[Worker]:
@@ -60,5 +54,4 @@ class Living:
         return [Worker(o, now - b.at, b.every, b.at - b.since) for o, b in self._beats.items()]
 
     async def lives(self, owner: Owner, me: Owner) -> bool:
-        """See `Store.lives`."""
         return self._watch.lives(owner, me, self._workers())

@@ -24,11 +24,9 @@ class Reports:
         return erased
 
     async def reports(self, tenant: str, where: ReportFilter = EVERY_REPORT) -> list[ToolErrorReport]:
-        """See `Store.reports`."""
         return self._found(tenant, where)[: where.limit]
 
     async def report_groups(self, tenant: str, where: ReportFilter = EVERY_REPORT) -> list[ReportGroup]:
-        """See `Store.report_groups`."""
         times: dict[tuple[str, int | None], list[int]] = {}
         for report in self._found(tenant, where):
             times.setdefault((report.tool_name, report.code), []).append(report.at_us)

@@ -63,7 +63,6 @@ class MemoryStore(Keys, Living, Reports):
         """Nothing to do: the record stays readable as long as the object lives."""
 
     async def create(self, new: NewRun) -> tuple[RunRow, bool]:
-        """See `Store.create`."""
         tenant = new.tenant
         needs_tenant(tenant)
         if new.key is not None:
@@ -104,7 +103,6 @@ class MemoryStore(Keys, Living, Reports):
     async def open_interaction(
         self, tenant: str, interaction_id: str, participants: Sequence[Author], at: int, digest: str | None = None
     ) -> bool:
-        """See `Store.open_interaction`."""
         needs_tenant(tenant)
         known = self._logs.get((tenant, interaction_id))
         if known is None:
@@ -116,7 +114,6 @@ class MemoryStore(Keys, Living, Reports):
         return known is None
 
     async def interaction(self, tenant: str, interaction_id: str) -> InteractionRow:
-        """See `Store.interaction`."""
         return self._log(tenant, interaction_id).row()
 
     def _log(self, tenant: str, interaction_id: str) -> Log:
@@ -126,7 +123,6 @@ class MemoryStore(Keys, Living, Reports):
         return log
 
     async def interactions(self, tenant: str, *, limit: int = 50, before: str | None = None) -> list[InteractionRow]:
-        """See `Store.interactions`."""
         needs_tenant(tenant)
         mine = [log for log in self._logs.values() if log.tenant == tenant]
         if before is not None:
@@ -134,7 +130,6 @@ class MemoryStore(Keys, Living, Reports):
         return [log.row() for log in reversed(mine)][: max(limit, 0)]
 
     async def claim(self, row: RunRow, owner: Owner, quota: Quota | None = None) -> Lease | None:
-        """See `Store.claim`."""
         run = self._run(row.tenant, row.run_id)
         if run.epoch != row.epoch or run.ended:
             return None
@@ -155,7 +150,6 @@ class MemoryStore(Keys, Living, Reports):
         return Lease(run.new.tenant, run.new.run_id, run.new.interaction_id, run.epoch)
 
     async def release(self, lease: Lease) -> None:
-        """See `Store.release`."""
         run = self._run(lease.tenant, lease.run_id)
         if run.epoch == lease.epoch and run.owner is not None:
             run.owner = None
@@ -163,7 +157,6 @@ class MemoryStore(Keys, Living, Reports):
             self._version += 1
 
     async def reopen(self, row: RunRow, owner: Owner) -> Lease | None:
-        """See `Store.reopen`."""
         run = self._run(row.tenant, row.run_id)
         if run.epoch != row.epoch or run.status != "limited":
             return None
@@ -184,7 +177,6 @@ class MemoryStore(Keys, Living, Reports):
         kept: Sequence[KeptText] = (),
         expect: int | None = None,
     ) -> int:
-        """See `Store.commit`."""
         return self.commit_now(lease, entries, change, reports, kept, expect)
 
     def commit_now(
@@ -226,7 +218,6 @@ class MemoryStore(Keys, Living, Reports):
             self._kept.setdefault((tenant, k.id), Kept(run, k.text, len(k.text), k.size, k.digest))
 
     async def post(self, tenant: str, run_id: str, entry: Entry, request: tuple[str, str] | None = None) -> RunRow:
-        """See `Store.post`."""
         run = self._run(tenant, run_id)
         before = run.row()
         if run.ended and isinstance(entry, CancelEntry):
@@ -248,7 +239,6 @@ class MemoryStore(Keys, Living, Reports):
         return before
 
     async def decide(self, tenant: str, run_id: str, call_id: str, decision: Decision) -> tuple[Approval, bool]:
-        """See `Store.decide`."""
         run = self._run(tenant, run_id)
         of_call = [a for a in (run.asked or {}).values() if a.entry.call_id == call_id]
         if not of_call:
@@ -271,7 +261,6 @@ class MemoryStore(Keys, Living, Reports):
         return e.approval, True
 
     async def run(self, tenant: str, run_id: str) -> RunRow:
-        """See `Store.run`."""
         return self._run(tenant, run_id).row()
 
     def _run(self, tenant: str, run_id: str) -> Run:
@@ -284,7 +273,6 @@ class MemoryStore(Keys, Living, Reports):
         self, tenant: str, *, status: str | None = None, agent: str | None = None, interaction_id: str | None = None,
         limit: int = 50, before: str | None = None, roots: bool = False,
     ) -> list[RunRow]:  # fmt: skip  # two rows
-        """See `Store.runs`."""
         needs_tenant(tenant)
         mine = [run for run in self._runs.values() if run.new.tenant == tenant]
         mine = mine if before is None else mine[: mine.index(self._run(tenant, before))]
@@ -299,27 +287,21 @@ class MemoryStore(Keys, Living, Reports):
         return found[:limit]
 
     async def open_runs(self, wanted: Wanted) -> list[RunRow]:
-        """See `Store.open_runs`."""
         return due.open_runs(self._runs.values(), self._watch, self._workers(), wanted)
 
     async def posted(self, owner: Owner) -> list[str]:
-        """See `Store.posted`."""
         return [run.new.run_id for run in self._runs.values() if run.owner == owner and run.runnable]
 
     async def counts(self, agents: Sequence[str], pool: str = "default", tenant: str | None = None) -> Counts:
-        """See `Store.counts`."""
         return due.counts(self._runs.values(), agents, pool, tenant)
 
     async def to_erase(self, agents: Sequence[str], at: int, limit: int) -> list[tuple[str, str]]:
-        """See `Store.to_erase`."""
         return due.to_erase(self._runs.values(), agents, at, limit)
 
     async def entries(self, tenant: str, interaction_id: str, after: int = 0) -> list[Entry]:
-        """See `Store.entries`."""
         return self._log(tenant, interaction_id).entries[max(after, 0) :]
 
     async def approvals(self, tenant: str, run_id: str | None = None) -> list[Approval]:
-        """See `Store.approvals`."""
         needs_tenant(tenant)
         if run_id is None:
             runs = [run for run in self._runs.values() if run.asked and run.new.tenant == tenant]
@@ -329,7 +311,6 @@ class MemoryStore(Keys, Living, Reports):
         return [e.approval for e in sorted(found, key=lambda e: e.approval.requested_at)]
 
     async def kept(self, tenant: str, kept_id: str, offset: int = 0, limit: int | None = None) -> KeptRange:
-        """See `Store.kept`."""
         k = self._kept.get((tenant, kept_id))
         if k is None:
             raise NotFound(f"no text is kept under {kept_id}")
@@ -338,7 +319,6 @@ class MemoryStore(Keys, Living, Reports):
         return KeptRange((k.text or "")[offset:end], offset, k.total, k.size, k.erased_at)
 
     async def erase(self, tenant: str, run_id: str, at: int) -> int:
-        """See `Store.erase`."""
         runs = self._run(tenant, run_id).with_below()
         must_have_ended(run_id, [(run.new.run_id, run.status) for run in runs])
         erased = 0
@@ -356,7 +336,6 @@ class MemoryStore(Keys, Living, Reports):
         return erased
 
     async def rows(self) -> AsyncIterator[StoredRow]:
-        """See `Store.rows`."""
         for log in list(self._logs.values()):
             for e, (body, content, digest) in zip(list(log.entries), log.encode(), strict=False):
                 yield StoredRow(
@@ -365,12 +344,10 @@ class MemoryStore(Keys, Living, Reports):
                 )  # fmt: skip
 
     async def kept_texts(self) -> AsyncIterator[tuple[str, str, bytes | None, int, str]]:
-        """See `Store.kept_texts`."""
         for (tenant, kept_id), k in list(self._kept.items()):
             yield tenant, kept_id, None if k.text is None else k.text.encode(), k.size, k.digest
 
     async def heads(self) -> list[Head]:
-        """See `Store.heads`."""
         return [
             Head(log.tenant, log.id, len(log.entries), log.encode()[-1][2])
             for log in self._logs.values()

@@ -69,7 +69,6 @@ class PostgresStore(SqlStore):
         """The server's process that this one listens by."""
 
     async def open(self) -> None:
-        """See `Store.open`."""
         if self._is_open:
             return
         pool = self._pool_here()
@@ -122,7 +121,6 @@ class PostgresStore(SqlStore):
         return self._pool.transactions
 
     async def create(self, new: NewRun) -> tuple[RunRow, bool]:
-        """See `Store.create`."""
         pool = self._pool
         return await pool.finish(changing.create(pool, self._known, new))
 
@@ -136,7 +134,6 @@ class PostgresStore(SqlStore):
         kept: Sequence[KeptText] = (),
         expect: int | None = None,
     ) -> int:
-        """See `Store.commit`."""
         pool = self._pool
         what = Commit(lease, entries, change, reports, kept, expect)
         return await appending.commit(pool, self._known, what)

@@ -47,7 +47,6 @@ class SqliteStore(SqlStore):
         self._reader: Worker[Connection] | None = None
 
     async def open(self) -> None:
-        """See `Store.open`."""
         if self._writer is not None:
             return
 
@@ -95,7 +94,6 @@ class SqliteStore(SqlStore):
         return self._reader
 
     async def create(self, new: NewRun) -> tuple[RunRow, bool]:
-        """See `Store.create`."""
         return await self._write.submit(changing.create, new)
 
     async def commit(
@@ -108,7 +106,6 @@ class SqliteStore(SqlStore):
         kept: Sequence[KeptText] = (),
         expect: int | None = None,
     ) -> int:
-        """See `Store.commit`."""
         if change is None and expect is None and not (kept or reports):
             done = self.commit_now(lease, entries)
             if done is not None:
@@ -119,7 +116,6 @@ class SqliteStore(SqlStore):
         return await (writer.submit_large if is_large else writer.submit)(appending.commit, what)
 
     def commit_now(self, lease: Lease, entries: Sequence[Entry]) -> int | None:
-        """See `store.CommitsNow`."""
         return (self._writer or self._write).at_once(lease, appending.at_once, lease, entries)
 
     async def erase(self, tenant: str, run_id: str, at: int) -> int:
