@@ -454,12 +454,7 @@ def test_when_the_batch_is_over_no_task_of_it_is_left(place):
 def test_a_barrier_also_waits_for_an_earlier_call_that_waits_for_its_lock(place):
     async def main():
         gate = Gate()
-
-        @tool(lock="till")
-        async def hold(at: str) -> str:
-            """Hold the till."""
-            await gate.enter(at)
-            return at
+        hold = gate.tool("hold", lock="till")
 
         other = agent([[call("hold", at="other")], say("done")], hold, name="other")
         desk = agent(

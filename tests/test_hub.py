@@ -51,13 +51,7 @@ def test_two_runs_with_an_equal_lock_never_overlap(place):
 def test_calls_of_one_batch_with_an_equal_lock_come_one_after_another_and_others_pass(place):
     async def main():
         gate = Gate()
-
-        @tool(lock="till")
-        async def hold(at: str) -> str:
-            """Hold the till."""
-            await gate.enter(at)
-            return at
-
+        hold = gate.tool("hold", lock="till")
         desk = agent(
             [[call("hold", at="a"), call("hold", at="b"), call("hold", at="c"), call("work", at="w")], say("done")],
             hold, gate.tool(), limits=Limits(concurrency=2),
@@ -78,12 +72,7 @@ def test_calls_of_one_batch_with_an_equal_lock_come_one_after_another_and_others
 def test_the_wait_for_a_lock_counts_to_no_time_out(place):
     async def main():
         gate = Gate()
-
-        @tool(lock="till")
-        async def hold(at: str) -> str:
-            """Hold the till."""
-            await gate.enter(at)
-            return at
+        hold = gate.tool("hold", lock="till")
 
         @tool(lock="till", timeout=0.05)
         async def quick() -> str:
@@ -107,13 +96,7 @@ def test_the_wait_for_a_lock_counts_to_no_time_out(place):
 def test_a_lock_is_not_taken_while_a_person_decides(place):
     async def main():
         gate = Gate()
-
-        @tool(lock="till", needs_approval=True)
-        async def hold(at: str) -> str:
-            """Hold the till."""
-            await gate.enter(at)
-            return at
-
+        hold = gate.tool("hold", lock="till", needs_approval=True)
         desk = agent([[call("hold", at="a", id="a"), call("hold", at="b", id="b")], say("done")], hold)
         async with place.open(desk) as runtime:
             run = await (await runtime.start("desk", "go")).wait()
@@ -175,12 +158,7 @@ def test_a_body_that_outlives_its_time_out_keeps_its_lock_until_it_ends(place):
 def test_a_call_that_waits_for_a_lock_can_be_cancelled_and_leaves_the_lock_free(place):
     async def main():
         gate = Gate()
-
-        @tool(lock="till")
-        async def hold(at: str) -> str:
-            """Hold the till."""
-            await gate.enter(at)
-            return at
+        hold = gate.tool("hold", lock="till")
 
         def desk(name):
             return agent([[call("hold", at=name, id=name)], say("done")], hold, name=name)
@@ -207,13 +185,7 @@ def test_a_call_that_waits_for_a_lock_can_be_cancelled_and_leaves_the_lock_free(
 def test_a_call_that_has_its_lock_and_waits_for_a_place_gives_it_back_when_it_is_cancelled(place):
     async def main():
         gate = Gate()
-
-        @tool(lock="till")
-        async def hold(at: str) -> str:
-            """Hold the till."""
-            await gate.enter(at)
-            return at
-
+        hold = gate.tool("hold", lock="till")
         busy = agent([[call("work", at="busy", id="b")], say("done")], gate.tool(), name="busy")
 
         def desk(name):
@@ -238,12 +210,7 @@ def test_a_call_that_has_its_lock_and_waits_for_a_place_gives_it_back_when_it_is
 def test_a_store_that_fails_for_a_while_makes_a_call_wait_for_its_lock_and_no_longer(tmp_path, caplog):
     async def main():
         gate = Gate()
-
-        @tool(lock="till")
-        async def hold(at: str) -> str:
-            """Hold the till."""
-            await gate.enter(at)
-            return at
+        hold = gate.tool("hold", lock="till")
 
         def desk(name):
             return agent([[call("hold", at=name, id=name)], say("done")], hold, name=name)
@@ -269,13 +236,7 @@ def test_a_store_that_fails_for_a_while_makes_a_call_wait_for_its_lock_and_no_lo
 def test_hundreds_of_calls_that_wait_for_one_lock_can_be_cancelled_at_once(place):
     async def main():
         gate = Gate()
-
-        @tool(lock="till")
-        async def hold(at: str) -> str:
-            """Hold the till."""
-            await gate.enter(at)
-            return at
-
+        hold = gate.tool("hold", lock="till")
         desk = agent([[call("hold", at=f"{i}", id=f"{i}") for i in range(450)], say("done")], hold)
         async with place.open(desk) as runtime:
             run = await runtime.start("desk", "go")
@@ -323,12 +284,7 @@ def test_a_call_that_is_told_to_stop_before_its_body_had_a_turn_gives_lock_and_p
 def test_a_runtime_that_closes_leaves_no_lock_behind_that_it_was_asking_for(tmp_path):
     async def main():
         gate = Gate()
-
-        @tool(lock="till:{at}")
-        async def hold(at: str) -> str:
-            """Hold a till."""
-            await gate.enter(at)
-            return at
+        hold = gate.tool("hold", lock="till:{at}")
 
         place = Place("sqlite", tmp_path)
         script = [[call("hold", at=f"{i}", id=f"{i}") for i in range(4)], say("done")]

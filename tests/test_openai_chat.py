@@ -11,9 +11,7 @@ import pytest
 from counterfoil.adapters.models.openai_chat import OpenAIChat, open_model
 from counterfoil.adapters.models.openai_chat.answer import Answer
 from counterfoil.adapters.models.shared.replay import legal_name, replayed
-from counterfoil.core.call_entries import ResultEntry
 from counterfoil.core.content import Image, Text
-from counterfoil.core.entries import CallRecord, MessageEntry, TurnEntry
 from counterfoil.core.errors import DefinitionError, ModelError
 from counterfoil.core.result import ToolResult
 from counterfoil.core.turn import Usage
@@ -39,35 +37,10 @@ from counterfoil.testing.fake_openai import (
     tool_calls,
     usage,
 )
+from counterfoil.testing.model_bench import LOOK, made, request, result, said, turn
 from tests.marks import case, law
 
 KEY = "sk-canary-of-a-key"
-LOOK = Offer("look", "Look it up.", {"type": "object", "properties": {"a": {"type": "integer"}}})
-
-
-def said(words: str, author: Any = "Human") -> MessageEntry:
-    return MessageEntry(run_id="r", at=0, text=words, author_type=author)
-
-
-def turn(*calls: CallRecord, words: str = "", step: int = 0, run: str = "r") -> TurnEntry:
-    return TurnEntry(run_id=run, at=0, step=step, text=words, calls=calls, stop="calls" if calls else "end")
-
-
-def made(identity: str, provider: str | None = None, name: str = "look", raw: str = "{}") -> CallRecord:
-    return CallRecord(identity, provider, name, raw)
-
-
-def result(
-    identity: str, given: ToolResult, *, index: int = 0, step: int = 0, run: str = "r", size: int = 4
-) -> ResultEntry:
-    return ResultEntry(
-        run_id=run, at=0, step=step, index=index, call_id=identity, tool_name="look", result=given, size=size
-    )
-
-
-def request(*items: Item, tools: tuple[Offer, ...] = (LOOK,), **more: Any) -> ModelRequest:
-    held = list(items) or [said("Hello")]
-    return ModelRequest(more.pop("instructions", "Be brief."), held, len(held), tools, **more)
 
 
 @asynccontextmanager

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from counterfoil.adapters.stores.sqlite.database import SQL, migrations
 from counterfoil.adapters.stores.sqlite.known import WritingConnection
 from counterfoil.core.call_entries import MemoEntry
 from counterfoil.core.errors import DecisionConflict, DefinitionError, Fenced, StoreError, UsageError
-from counterfoil.store import Behind, StatusChange
+from counterfoil.store import StatusChange
 from counterfoil.testing import records as r
 from counterfoil.testing.store_bench import claimed, intact, kinds
 from counterfoil.testing.store_suite import StoreSuite
@@ -55,76 +54,7 @@ def using(path, body, **settings):
     return asyncio.run(run())
 
 
-def child(path, name, tasks, results):
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.store_child", path, name, str(tasks), str(results)],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-
-
 # ------------------------------------------------------------------------------------ several processes
-
-
-@case("R188")
-def test_sixteen_processes_open_a_fresh_file_at_once_and_write_a_hundred_results_each(path):
-    children = [child(path, f"p{i}", 1, 100) for i in range(16)]
-    ends = [(c.communicate(), c.returncode) for c in children]
-    assert [error for (_, error), _ in ends] == [""] * 16
-    assert [code for _, code in ends] == [0] * 16
-
-    async def check(store):
-        await intact(store)
-        found = [row async for row in store.rows() if row.kind == "result"]
-        assert len(found) == 1600
-        assert len(await store.heads()) == 16
-
-    using(path, check)
-
-
-@law("2.3")
-@pytest.mark.parametrize("tasks", [1, 20])
-def test_what_was_acknowledged_survives_a_kill(path, tasks):
-    writer = child(path, "p", tasks, 0)
-    lines = [writer.stdout.readline() for _ in range(300)]
-    writer.send_signal(signal.SIGKILL)
-    lines += writer.communicate()[0].splitlines(keepends=True)
-    acknowledged = {tuple(line.split()) for line in lines if line.endswith("\n")}
-    assert len(acknowledged) >= 300
-
-    async def check(store):
-        await intact(store)
-        results = {(row.run_id, str(row.entry)) async for row in store.rows() if row.kind == "result"}
-        assert {(run_id, entry) for run_id, _, entry in acknowledged} <= results
-
-    using(path, check)
-
-
-def test_two_stores_on_a_file_see_each_other(path):
-    async def body(one):
-        two = SqliteStore(path)
-        await two.open()
-        try:
-            seen = await two.version()
-            lease = await claimed(one)
-            assert await two.version() != seen
-            assert await kinds(two) == ["run", "message"]
-            await two.post("acme", "run-1", r.cancel())
-            with pytest.raises(Behind):
-                await one.commit(lease, [r.turn()], expect=2)
-            taken = await two.claim(await two.run("acme", "run-1"), r.OTHER_WORKER)
-            with pytest.raises(Fenced):
-                await one.commit(lease, [r.turn()])
-            await two.commit(taken, [r.turn(), r.start()])
-            with pytest.raises(Fenced):
-                await one.commit(taken, [r.start()])
-            await one.commit(taken, [r.result()])
-            with pytest.raises(Fenced):
-                await two.commit(taken, [r.result()])
-            await intact(one)
-        finally:
-            await two.close()
-
-    using(path, body)
 
 
 @law("7.5", "7.7")
@@ -395,22 +325,6 @@ def test_a_write_that_fails_takes_nobody_of_its_group_with_it(path):
     using(path, body)
 
 
-def test_closing_waits_for_what_was_given_to_it(path):
-    async def body(store):
-        lease = await claimed(store)
-        writes = [asyncio.ensure_future(store.commit(lease, [r.turn(step=i)])) for i in range(200)]
-        await asyncio.sleep(0)
-        await store.close()
-        assert await asyncio.gather(*writes) == list(range(3, 203))
-
-    using(path, body)
-
-    async def check(store):
-        assert (await kinds(store)).count("turn") == 200
-
-    using(path, check)
-
-
 def test_a_waiter_that_is_cancelled_disturbs_nobody(path):
     async def body(store):
         lease = await claimed(store)
@@ -455,34 +369,6 @@ def test_a_clock_that_is_set_back_makes_nobody_look_silent(path):
         assert [w.steady for w in await store.workers() if w.owner == r.WORKER] == [0.0]
 
     using(path, body)
-
-
-def test_a_store_is_used_between_open_and_close(path):
-    async def body():
-        store = SqliteStore(path)
-        with pytest.raises(UsageError, match="open"):
-            await store.run("acme", "run-1")
-        await store.close()
-        await store.open()
-        await store.open()
-        await claimed(store)
-        await store.close()
-        await store.close()
-        with pytest.raises(UsageError, match="open"):
-            await store.create(r.new_run("run-2", "talk-2"))
-        await store.open()
-        assert await kinds(store) == ["run", "message"]
-        await store.close()
-
-    asyncio.run(body())
-
-
-def test_a_store_serves_one_loop_after_another(path):
-    store = SqliteStore(path)
-    asyncio.run(store.open())
-    lease = asyncio.run(claimed(store))
-    assert asyncio.run(store.commit(lease, [r.turn()])) == 3
-    asyncio.run(store.close())
 
 
 # --------------------------------------------------------------------------------------------- the file

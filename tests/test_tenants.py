@@ -80,17 +80,11 @@ def test_lists_show_the_tenants_own_alone(place):
 @law("10.every-record", "2.7.lock")
 @case("R190")
 def test_locks_and_keys_are_each_tenants_own(place):
-    from counterfoil import tool
     from tests.helpers import Gate
 
     async def main():
         gate = Gate()
-
-        @tool(lock="till")
-        async def hold(at: str) -> str:
-            """Hold the till."""
-            await gate.enter(at)
-            return at
+        hold = gate.tool("hold", lock="till")
 
         one = agent([[call("hold", at="one")], say("done")], hold, name="one")
         two = agent([[call("hold", at="two")], say("done")], hold, name="two")
