@@ -113,9 +113,9 @@ def requests(draw: st.DrawFn) -> ModelRequest:
         st.sampled_from([None, {"type": "integer"}, {"type": "object", "properties": {"a": {"type": "null"}}}])
     )
     return ModelRequest(
-        draw(texts), items, len(items), draw(st.sampled_from([(), (offer,)])), "r", 0,
-        draw(st.sampled_from(["auto", "required", "none"])), schema, elided,
-    )  # fmt: skip  # as they stand in the class
+        draw(texts), items, len(items), draw(st.sampled_from([(), (offer,)])), "r",
+        tool_choice=draw(st.sampled_from(["auto", "required", "none"])), output_schema=schema, elided=elided,
+    )  # fmt: skip  # two rows
 
 
 class Standing:
