@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from counterfoil import Agent, Approval, Run, Runtime, Tool, ToolContext, tool
+from counterfoil.model import ModelEvent, ModelRequest, ModelTurn
 from counterfoil.testing import ScriptedModel
 
 SOON = 30.0
@@ -208,6 +209,23 @@ class Gate:
             return f"{at} done"
 
         return body
+
+
+class Hanging:
+    """A model that never answers."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.stopped = False
+
+    async def respond(self, _: ModelRequest) -> AsyncIterator[ModelEvent]:
+        """Wait until it is cancelled."""
+        self.asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.stopped = True
+        yield ModelTurn(text="never")
 
 
 def counted(name: str = "count", **settings: Any) -> tuple[Tool, list[dict[str, Any]]]:

@@ -14,7 +14,7 @@ from counterfoil.core.errors import ModelError
 from counterfoil.model import ModelTurn
 from counterfoil.testing import FrozenEffects, call, say
 from tests import boundary_bodies as bodies
-from tests.helpers import SOON, Gate, agent, arrives, both, counted, fine, go, outcomes, requests, until
+from tests.helpers import SOON, Gate, Hanging, agent, arrives, both, counted, fine, go, outcomes, requests, until
 from tests.marks import case, law
 
 
@@ -274,27 +274,11 @@ def test_a_runtime_that_closes_waits_for_no_body_that_was_asked_to_stop(place):
     go(main())
 
 
-class Slow:
-    """A model that waits until it is cancelled."""
-
-    def __init__(self) -> None:
-        self.asked = asyncio.Event()
-        self.stopped = False
-
-    async def respond(self, request):
-        self.asked.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            self.stopped = True
-        yield ModelTurn(text="never")
-
-
 @both
 @law("7.8")
 def test_a_cancel_breaks_off_the_request_to_the_model(place):
     async def main():
-        model = Slow()
+        model = Hanging()
         async with place.open(Agent("desk", model=model)) as runtime:
             run = await runtime.start("desk", "go")
             await model.asked.wait()

@@ -12,10 +12,10 @@ from counterfoil import ErrorCode, Limits, Run, ToolResult, tool
 from counterfoil.core.errors import Conflict, ModelError, NotPending, UsageError
 from counterfoil.core.states import pause_of
 from counterfoil.core.turn import Usage, moment
-from counterfoil.model import ModelTurn
 from counterfoil.testing import FrozenEffects, call, say
 from tests.helpers import (
     Gate,
+    Hanging,
     agent,
     both,
     broken,
@@ -343,22 +343,6 @@ def test_a_body_that_hangs_is_stopped_when_the_time_of_the_run_is_used_up(place)
             assert "0.5 seconds" in run.reason
 
     go(main())
-
-
-class Hanging:
-    """A model that never answers."""
-
-    def __init__(self) -> None:
-        self.asked = asyncio.Event()
-        self.stopped = False
-
-    async def respond(self, request):
-        self.asked.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            self.stopped = True
-        yield ModelTurn(text="never")
 
 
 @both

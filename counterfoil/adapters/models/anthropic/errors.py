@@ -16,10 +16,9 @@ from anthropic import (
 
 from counterfoil.adapters.models.shared.failures import (
     OURS,
-    RETRYABLE,
     USED_UP,
+    may_help,
     secrets_of,
-    servers_word,
     shown,
     why_not_sent,
     words_of,
@@ -48,7 +47,8 @@ def failure_of(error: Exception, client: AsyncAnthropic) -> ModelError:
             text = f"the server answered {error.status_code}: {words_of(said(error))}"
             if wait is not None:
                 text += f" (it asks to wait {wait:g} s)"
-            retryable, elsewhere = _may_help(error), error.status_code in USED_UP
+            used_up, elsewhere = error.error_code in _USED_UP, error.status_code in USED_UP
+            retryable = may_help(error.status_code, error.response.headers, used_up=used_up)
         case APITimeoutError():
             text, retryable = "the server did not answer in time", True
         case APIConnectionError():
@@ -82,16 +82,6 @@ def kind_of_error(error: APIStatusError) -> str:
 def _inner(error: APIStatusError) -> Mapping[str, Any]:
     inner = error.body.get("error") if isinstance(error.body, Mapping) else None
     return inner if isinstance(inner, Mapping) else {}
-
-
-def _may_help(error: APIStatusError) -> bool:
-    """Whether asking again may help, by the server's own word, its code or the status."""
-    word = servers_word(error.response.headers)
-    if word is not None:
-        return word
-    if error.error_code in _USED_UP:
-        return False
-    return error.status_code in RETRYABLE or error.status_code >= 500  # noqa: PLR2004 - 5xx, with 529 for overloaded
 
 
 def _shown(text: str, error: Exception | None, client: AsyncAnthropic) -> str:

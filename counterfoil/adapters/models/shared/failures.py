@@ -22,10 +22,12 @@ def words_of(message: object) -> str:
     return " ".join(message.split()) if isinstance(message, str) and message.strip() else "no message"
 
 
-def servers_word(headers: Mapping[str, str]) -> bool | None:
-    """Whether the server says itself that asking again may help, as the SDKs read it; None where it says nothing."""
+def may_help(status: int, headers: Mapping[str, str], *, used_up: bool) -> bool:
+    """Whether asking again may help, by the server's own word (as the SDKs read it), its code or the status."""
     word = headers.get("x-should-retry")
-    return None if word not in ("true", "false") else word == "true"
+    if word in ("true", "false"):
+        return word == "true"
+    return not used_up and (status in RETRYABLE or status >= 500)  # noqa: PLR2004 - 5xx, with 529 for overloaded
 
 
 def why_not_sent(error: Exception) -> str:

@@ -18,8 +18,8 @@ from counterfoil.adapters.models.shared.failures import (
     OURS,
     RETRYABLE,
     USED_UP,
+    may_help,
     secrets_of,
-    servers_word,
     shown,
     why_not_sent,
     words_of,
@@ -43,8 +43,8 @@ def failure_of(error: Exception, client: AsyncOpenAI) -> ModelError:
             text = f"the server answered {error.status_code}: {_said(error.body)}"
             if wait is not None:
                 text += f" (it asks to wait {wait:g} s)"
-            retryable = _may_help(error)
-            elsewhere = error.status_code in USED_UP
+            used_up, elsewhere = bool({error.code, error.type} & _USED_UP), error.status_code in USED_UP
+            retryable = may_help(error.status_code, error.response.headers, used_up=used_up)
         case APITimeoutError():
             text, retryable = "the server did not answer in time", True
         case APIConnectionError():
@@ -74,16 +74,6 @@ def cannot_send(error: Exception, client: AsyncOpenAI) -> ModelError:
 def _said(body: object) -> str:
     message = body.get("message") if isinstance(body, Mapping) else body
     return words_of(message)
-
-
-def _may_help(error: APIStatusError) -> bool:
-    """Whether asking again may help, by the server's own word (as the SDK reads it), its code or the status."""
-    word = servers_word(error.response.headers)
-    if word is not None:
-        return word
-    if error.code in _USED_UP or error.type in _USED_UP:
-        return False
-    return error.status_code in RETRYABLE or error.status_code >= 500  # noqa: PLR2004 - 5xx
 
 
 def _may_pass(body: object) -> bool:
