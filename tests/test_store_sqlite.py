@@ -472,6 +472,35 @@ def test_what_cannot_be_opened_says_what_to_do(tmp_path):
         using(str(tmp_path / "text.db"), intact)
 
 
+@pytest.mark.parametrize("how", ["deleted", "moved", "replaced"])
+def test_a_file_that_is_not_at_its_place_any_more_takes_nothing_that_would_be_lost(tmp_path, how):
+    async def main():
+        path, other = tmp_path / "runs.db", tmp_path / "other.db"
+        for name in (other, path):
+            store = SqliteStore(str(name))
+            await store.open()
+            if name is other:
+                await store.close()
+        await store.create(r.new_run())
+        await store.beat(r.WORKER)
+        match how:
+            case "deleted":
+                path.unlink()
+            case "moved":
+                path.rename(tmp_path / "elsewhere.db")
+            case "replaced":
+                other.rename(path)
+        told = r"runs\.db was moved, deleted or replaced .* put the file back"
+        with pytest.raises(StoreError, match=told):
+            await store.beat(r.WORKER)
+        for work in (store.create(r.new_run("run-2", "talk-2")), store.run("acme", "run-1"), store.version()):
+            with pytest.raises(StoreError, match=told):
+                await work
+        await store.close()
+
+    asyncio.run(main())
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everything")
 def test_a_read_only_file_says_so(path):
     using(path, claimed)

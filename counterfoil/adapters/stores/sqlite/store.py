@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from sqlite3 import Connection
 from urllib.parse import parse_qsl, unquote
@@ -14,9 +15,10 @@ from counterfoil.adapters.stores.sqlite.known import WritingConnection
 from counterfoil.adapters.stores.sqlite.worker import Worker, Writer
 from counterfoil.core.call_entries import ResultEntry
 from counterfoil.core.entries import Entry
-from counterfoil.core.errors import DefinitionError, UsageError
+from counterfoil.core.errors import DefinitionError, StoreError, UsageError
+from counterfoil.core.limits import HEARTBEAT
 from counterfoil.core.report import ToolErrorReport
-from counterfoil.store import KeptText, Lease, NewRun, RunRow, StatusChange
+from counterfoil.store import KeptText, Lease, NewRun, Owner, RunRow, StatusChange
 
 
 class SqliteStore(SqlStore):
@@ -45,6 +47,8 @@ class SqliteStore(SqlStore):
         self.synchronous = synchronous
         self._writer: Writer | None = None
         self._reader: Worker[Connection] | None = None
+        self._file: tuple[str, int, int] | None = None
+        """Where the file was when it was opened, and which one it is."""
 
     async def open(self) -> None:
         if self._writer is not None:
@@ -65,6 +69,7 @@ class SqliteStore(SqlStore):
             await writer.close()
             raise
         self._writer, self._reader = writer, reader
+        self._file = _found(self.path)
 
     async def upgrade(self) -> tuple[int, int]:
         """Bring the schema of a store that is not open up to date, as `open` does; its version before and now."""
@@ -96,6 +101,33 @@ class SqliteStore(SqlStore):
     async def create(self, new: NewRun) -> tuple[RunRow, bool]:
         return await self._write.submit(changing.create, new)
 
+    async def beat(self, owner: Owner, every: float = HEARTBEAT, agents: Sequence[str] = ()) -> None:
+        """See `Store.beat`. Raises StoreError where the file is not at its place any more."""
+        self._look()
+        await super().beat(owner, every, agents)
+
+    async def version(self) -> object:
+        """See `Store.version`. Raises StoreError, as `beat`."""
+        self._look()
+        return await super().version()
+
+    def _look(self) -> None:
+        """Refuse everything from now on where the path leads to another file or none: what is written would be lost."""
+        if self._file is None or self._writer is None:
+            return
+        try:
+            there = _found(self._file[0]) == self._file
+        except FileNotFoundError:
+            there = False
+        if not there:
+            gone = StoreError(
+                f"{self._file[0]} was moved, deleted or replaced while this program had it open; stop the programs "
+                "that use it, put the file back, and start them again"
+            )
+            for worker in (self._write, self._read):
+                worker.refuse(gone)
+            raise gone
+
     async def commit(
         self,
         lease: Lease,
@@ -123,6 +155,11 @@ class SqliteStore(SqlStore):
         erased = await self._write.submit_large(changing.erase, tenant, run_id, at)
         await self._read.submit(reading.empty_log)
         return erased
+
+
+def _found(path: str) -> tuple[str, int, int]:
+    found = os.stat(path)  # noqa: PTH116  # each sign of life comes by here
+    return os.path.abspath(path), found.st_dev, found.st_ino  # noqa: PTH100  # as above
 
 
 def open_store(url: str, **settings: object) -> SqliteStore:

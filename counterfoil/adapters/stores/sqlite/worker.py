@@ -61,6 +61,8 @@ class Worker(Generic[C]):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._last: Job | None = None
         """Closes the connection; nothing comes after it."""
+        self._refusal: CounterfoilError | None = None
+        """Why nothing more is done although the connection is open."""
 
     async def start(self) -> None:
         """Run the thread and wait for its connection. Raises StoreError."""
@@ -81,13 +83,18 @@ class Worker(Generic[C]):
 
     def _job(self, work: Callable[..., Any], arguments: tuple[Any, ...]) -> Job:
         if self._last is not None:
-            raise UsageError("the store is not open; use it between open() and close()")
+            raise self._refusal or UsageError("the store is not open; use it between open() and close()")
         return Job(work, arguments)
+
+    def refuse(self, error: CounterfoilError) -> None:
+        """Do nothing more but close: whoever comes from now on is given this error."""
+        self._refusal = error
+        self._last = Job(sqlite3.Connection.close, ())
 
     async def close(self) -> None:
         """Let the thread do what waits, and end."""
-        if self._last is None and self._thread.is_alive():
-            self._last = Job(sqlite3.Connection.close, ())
+        if (self._last is None or self._refusal) and self._thread.is_alive():
+            self._refusal, self._last = None, Job(sqlite3.Connection.close, ())
             self._queue.put([self._last])
             await self._last.future
 
