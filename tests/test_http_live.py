@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import aclosing, asynccontextmanager
+from datetime import timedelta
 
 from counterfoil import Runtime, tool
 from counterfoil.core.errors import StoreError
-from counterfoil.testing import call, say
-from tests.helpers import Gate, Place, agent, counted, fine, go, shared, until
+from counterfoil.doors.http import create_key
+from counterfoil.testing import FrozenEffects, call, say
+from tests.helpers import Gate, Place, agent, both, counted, fine, go, shared, until
 from tests.marks import case
 from tests.served import PROBLEM, follow, served
 
@@ -245,6 +247,32 @@ def test_a_stream_whose_store_fails_is_cut_off_and_the_log_says_why_in_one_line(
             assert seen == stored(await http.events(run["runId"]))
         assert f"a stream of run {run['runId']} is cut off: the store failed" in caplog.text
         assert "already started" not in caplog.text
+
+    go(main())
+
+
+@both
+def test_a_key_that_is_revoked_or_expires_follows_no_longer_than_to_the_next_heartbeat(place):
+    desk = agent([[call("pay", id="p")], say("Done.")], counted("pay", needs_approval=True)[0])
+
+    async def main():
+        effects = FrozenEffects()
+        async with served(place.runtime(desk, effects=effects), dev=None, heartbeat=0.02) as http:
+            keys = [await create_key(http.runtime, "ada", expires=timedelta(hours=n)) for n in (1, 2, 3)]
+            headers = [{"Authorization": f"Bearer {token}"} for token, _ in keys]
+            answer = await http.client.post("/v1/runs", json={"agent": "desk", "prompt": "go"}, headers=headers[0])
+            run = answer.json()["runId"]
+            streams = [follow(http.client, run, **one) for one in headers]
+            for events in streams:
+                await taken(events, "RunPaused")
+            await http.runtime.store.revoke_key("default", keys[1][1].id, effects.now())
+            assert [event async for event in streams[1]] == []
+            effects.advance(3600)
+            assert [event async for event in streams[0]] == []
+            answer = await http.client.get(f"/v1/runs/{run}/events", headers=headers[0])
+            assert answer.status_code == 401
+            await http.client.post(f"/v1/runs/{run}/calls/p/decision", json={"decision": "approve"}, headers=headers[2])
+            assert [event["event"] for event in [e async for e in streams[2]]][-1] == "RunEnded"
 
     go(main())
 

@@ -14,6 +14,7 @@ from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from counterfoil.core.call import Caller
+from counterfoil.core.errors import StoreError
 from counterfoil.core.keys import token_digest
 from counterfoil.doors.http.problems import KINDS, Problem
 from counterfoil.runtime import Runtime
@@ -130,6 +131,17 @@ async def _access(request: Request, given: HTTPAuthorizationCredentials | None) 
     if key is None or fault is not None:
         raise _unauthorized(f"this key {fault}; `counterfoil keys create` makes one")
     return Access(key.tenant, key.user, key.roles, frozenset(key.scopes), key.id)
+
+
+async def counts_yet(request: Request) -> bool:
+    """Whether a request that was let in would be now: its key may have expired or been revoked since."""
+    try:
+        await _access(request, await _bearer(request))
+    except Problem:
+        return False
+    except StoreError:  # nobody can tell now
+        return True
+    return True
 
 
 def _unauthorized(detail: str) -> Problem:

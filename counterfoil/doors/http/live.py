@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Header, Query, Request
@@ -19,7 +20,7 @@ from counterfoil.core.jsontext import dumps
 from counterfoil.core.record import RunState
 from counterfoil.core.states import OPEN
 from counterfoil.core.wire_live import event_json
-from counterfoil.doors.http.access import Access, Reader
+from counterfoil.doors.http.access import Access, Reader, counts_yet
 from counterfoil.doors.http.common import ASKED, OF_RUN, Held, answers, may_see, plain
 from counterfoil.doors.http.problems import Problem
 from counterfoil.runtime import Runtime
@@ -134,14 +135,19 @@ class EventStream(Response):
         events: what comes.
         state: of the application.
         access: the reader's.
+        counts: whether it counts yet; asked as often as a quiet stream has a comment.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(self, run: RunState, events: AsyncGenerator[list[Event], None], state: State, access: Access) -> None:
+    def __init__(
+        self, run: RunState, events: AsyncGenerator[list[Event], None], state: State, access: Access,
+        counts: Callable[[], Awaitable[bool]],
+    ) -> None:  # fmt: skip  # two rows
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._run_id, self._events, self._state, self._access = run.run_id, events, state, access
+        self._counts = counts
         self._cancels = run.head is not None and run.head.on_disconnect == "cancel"
 
     async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
@@ -165,10 +171,16 @@ class EventStream(Response):
         leaving: asyncio.Future[None] = self._state.leaving
         try:
             await _body(send, b"retry: %d\n\n" % RETRY_MS)
+            clock, every = asyncio.get_running_loop().time, self._state.heartbeat
+            due = clock() + every
             while not (gone.done() or leaving.done()):
+                if clock() >= due:
+                    due = clock() + every
+                    if not await self._counts():
+                        break
                 coming = coming or asyncio.create_task(_next(self._events))
                 ends: set[asyncio.Future[Any]] = {coming, gone, leaving}
-                done, _ = await asyncio.wait(ends, timeout=self._state.heartbeat, return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait(ends, timeout=every, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
                     await _body(send, b": alive\n\n")
                 elif coming in done:
@@ -254,4 +266,4 @@ async def follow(
         raise Problem("invalid-request", str(error)) from None
     if run.status not in OPEN and run.ended is not None and run.ended.entry <= seen:
         return Response(status_code=204)
-    return EventStream(run, events, request.app.state, access)
+    return EventStream(run, events, request.app.state, access, functools.partial(counts_yet, request))
