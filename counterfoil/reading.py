@@ -154,7 +154,7 @@ class Reading:
         from counterfoil.core.timeline import rows
 
         record = run._fold.record
-        return rows(record, run_id, asked_thread(record, run_id, thread))
+        return rows(record, run_id, asked_thread(record, run_id, thread), moment(self.effects.now()))
 
     async def context(
         self, run_id: str, *, after: int = 0, thread: str | EllipsisType | None = None, limit: int | None = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable
+from datetime import datetime
 from typing import Any, Protocol
 
 from counterfoil.core.approval import Approval
@@ -14,8 +15,9 @@ from counterfoil.core.parts import call_part, items_of, result_part
 from counterfoil.core.record import Record, RunState
 from counterfoil.core.report import ToolErrorReport
 from counterfoil.core.result import ToolResult
-from counterfoil.core.turn import Usage
+from counterfoil.core.turn import Usage, moment
 from counterfoil.core.waits import Wait, waits_of
+from counterfoil.effects import Effects
 
 ALL = 2**31 - 1
 """More reports than a run can have."""
@@ -37,6 +39,8 @@ class Fold:
 
 class Runs(Protocol):
     """What a handle needs of its Runtime, which says what each does."""
+
+    effects: Effects
 
     def refresh(self, fold: Fold) -> Awaitable[None]:
         """Bring a fold up to date."""
@@ -178,7 +182,11 @@ class Run:
     @property
     def waits_for(self) -> tuple[Wait, ...]:
         """What it waits for now: people's words and agents at work, here and in the runs below it."""
-        return tuple(waits_of(self._fold.record, self._state))
+        return tuple(waits_of(self._fold.record, self._state, self._now))
+
+    @property
+    def _now(self) -> datetime:
+        return moment(self._runtime.effects.now())
 
     @property
     def steps(self) -> int:

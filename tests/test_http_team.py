@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from counterfoil import Agent, AmbiguousCall, AsyncClient, Runtime
-from counterfoil.testing import ScriptedModel, call, say
+from counterfoil import Agent, AmbiguousCall, AsyncClient, Policy, Rule, Runtime
+from counterfoil.testing import FrozenEffects, ScriptedModel, call, say
 from tests.helpers import agent, arrives, both, counted, go
 from tests.marks import case, law
 from tests.served import served
@@ -141,6 +141,32 @@ def test_a_call_id_of_several_runs_below_is_a_conflict_that_names_them():
                 await client.approve(one, "p")
             assert (await arrives(run, "completed")).answer == "Done."
             assert len(seen) == 2
+
+    go(main())
+
+
+@both
+@law("3.4081")
+def test_inbox_run_and_timeline_agree_on_what_has_expired_and_nobody_has_settled(place):
+    effects = FrozenEffects()
+    asks = Policy([Rule("ask", "ask", tool="pay", expires_in=60)])
+    miner = agent([call("pay", n=7, id="p"), say("Paid.")], counted("pay")[0], name="miner", policy=asks)
+    chief = agent([call("dispatch", agent="miner", task="Pay.", id="d"), say("Done.")], name="chief", manages=[miner])
+
+    async def main():
+        async with place.runtime(chief, effects=effects) as runtime:
+            run = (await arrives(await runtime.start("chief", "Go."), "paused")).id
+        async with served(place.runtime(effects=effects)) as http:  # nobody here goes on with it
+            for kinds in (["approval"], ["run"]):
+                read = await http.runtime.get(run)
+                told = (await http.client.get(f"/v1/runs/{run}")).json()
+                rows = (await http.client.get(f"/v1/runs/{run}/timeline")).json()["rows"]
+                assert [w.kind for w in read.waits_for] == [w["kind"] for w in told["waitsFor"]] == kinds
+                inbox = (await http.client.get("/v1/approvals", params={"run": run})).json()["items"]
+                assert told["waiting"] == len(inbox) == len(await read.approvals()) == kinds.count("approval")
+                (text,) = (row["text"] for row in rows if row["callId"] == "d" and row["kind"] == "call")
+                assert ("waits for a person" in text) == (kinds == ["approval"])
+                effects.advance(60)
 
     go(main())
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from counterfoil.core.call_entries import WaitingEntry
 from counterfoil.core.entries import PausedEntry
+from counterfoil.core.events import RunPaused, event_of
 from counterfoil.core.narrate import waits_text
 from counterfoil.core.timeline import rows, summary
-from counterfoil.core.turn import author
+from counterfoil.core.turn import author, micros, moment
 from counterfoil.core.waits import Wait, waits_of
 from counterfoil.core.wire import run_json
 from tests.marks import case, law
@@ -64,6 +67,38 @@ def test_it_names_a_persons_part_and_an_agent_at_work_wherever_below_they_are() 
         "dispatch waits for smith, which is at work",
     ]
     assert WORD not in str([shown, rows(book.record, "run-1", None), summary(book.record, "run-1")])
+
+
+@law("3.4081", "9.rises")
+def test_what_expired_waits_for_nobody_though_it_is_not_settled_yet() -> None:
+    book = Book()
+    book.begin("chief")
+    book.turn(("dispatch", "{}"), ("refund", "{}"))
+    book.start(0, child="run-2")
+    book.on("run-2", DIG).begin("miner", parent="run-1", call=(0, 0))
+    book.turn(("blast", "{}"))
+    gone = moment(book.at + 10_000_000)
+    book.wait(0, expires_at=gone)
+    left(book, children=False)
+    book.on("run-1").wait(1, expires_at=gone)
+    pause = left(book, children=False)
+    before, run = gone - timedelta(microseconds=1), book.record.runs["run-1"]
+    assert [one.kind for one in waits_of(book.record, run, before)] == ["approval", "approval"]
+    (works,) = waits_of(book.record, run, gone)
+    assert (works.kind, works.run_id) == ("run", "run-2"), "it is to go on, and nothing of the manager waits"
+    shown = run_json(book.record, "run-1", "talk-1", gone)
+    assert (shown["waiting"], shown["waitsFor"]) == (0, [works.to_json()])
+    assert summary(book.record, "run-1", gone).waits_for == (works,)
+    told = [next(r.text for r in rows(book.record, "run-1", None, now) if r.kind == "call") for now in (before, gone)]
+    assert told[0].startswith("dispatch waits for miner, which waits for a person: blast")
+    assert told[1] == "dispatch waits for miner, which is at work"
+    paused = event_of(pause, book.record)
+    assert isinstance(paused, RunPaused)
+    assert len(paused.waiting) == 2, "as it stood then"
+    book.at = micros(gone)
+    late = event_of(left(book, children=False), book.record)
+    assert isinstance(late, RunPaused)
+    assert late.waiting == ()
 
 
 @law("9.rises", "9.pause")

@@ -153,7 +153,7 @@ def event_of(entry: Entry, record: Record) -> Event | None:
         case DecidedEntry():
             return Decided(*head, entry.call_id, entry.tool_name, entry.decision)
         case PausedEntry(children=False):
-            asked = waits_of(record, record.runs[entry.run_id], entry.entry)
+            asked = waits_of(record, record.runs[entry.run_id], head[-1], entry.entry)
             return RunPaused(*head, tuple(one.call_id for one in asked if one.kind != "run"))
         case ResumedEntry():
             begun = record.runs[entry.run_id].head

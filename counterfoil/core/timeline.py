@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime
 
 from counterfoil.core.approval import Approval
 from counterfoil.core.call_entries import DecidedEntry, WaitingEntry
@@ -55,11 +56,11 @@ OUTCOMES = ("succeeded", "failed", "denied", "rejected", "skipped", "cancelled",
 SYSTEM: tuple[AuthorType, str] = ("System", "")
 
 
-def rows(record: Record, run_id: str, thread: Thread = ...) -> list[Row]:
+def rows(record: Record, run_id: str, thread: Thread = ..., now: datetime | None = None) -> list[Row]:
     """The timeline of a run and the runs below it in reading order; with a thread, what happened there.
 
     A call has one row, right after its turn, with its approval, start and result folded in; what people
-    decided and when the run paused stands where it happened.
+    decided and when the run paused stands where it happened. ``now``: of `waits_of`.
 
     Raises:
         KeyError: the record has no such run.
@@ -80,10 +81,10 @@ def rows(record: Record, run_id: str, thread: Thread = ...) -> list[Row]:
             case DecidedEntry():
                 found.append(_decided_row(entry, run, asked.pop((entry.run_id, entry.call_id), None)))
             case PausedEntry():
-                waits = waits_text(waits_of(record, run, entry.entry or math.inf), run.run_id)
+                waits = waits_text(waits_of(record, run, moment(entry.at), entry.entry or math.inf), run.run_id)
                 found.append(_row(entry, run, "paused", SYSTEM, f"waits for {waits}" if waits else "paused"))
             case TurnEntry():
-                found += _turn_rows(entry, run, record)
+                found += _turn_rows(entry, run, record, now)
             case QueuedEntry() if entry.entry not in record.queued:
                 pass  # its message stands where it was delivered
             case _:
@@ -91,8 +92,8 @@ def rows(record: Record, run_id: str, thread: Thread = ...) -> list[Row]:
     return found
 
 
-def summary(record: Record, run_id: str) -> Summary:
-    """A run in numbers, those of the runs below it included.
+def summary(record: Record, run_id: str, now: datetime | None = None) -> Summary:
+    """A run in numbers, those of the runs below it included; ``now``: of `waits_of`.
 
     Raises:
         KeyError: the record has no such run.
@@ -108,7 +109,7 @@ def summary(record: Record, run_id: str) -> Summary:
         usage=run.usage,
         seconds=run.seconds,
         runs=len(of) - 1,
-        waits_for=tuple(waits_of(record, run)),
+        waits_for=tuple(waits_of(record, run, now)),
         run_id=run_id,
     )
 
@@ -165,7 +166,7 @@ def _decided_row(entry: DecidedEntry, run: RunState, seen: Approval | None) -> R
     return replace(row, step_index=entry.step, call_id=entry.call_id, tool_name=entry.tool_name)
 
 
-def _turn_rows(turn: TurnEntry, run: RunState, record: Record) -> Iterator[Row]:
+def _turn_rows(turn: TurnEntry, run: RunState, record: Record, now: datetime | None) -> Iterator[Row]:
     if turn.head:
         row = _row(turn, run, "turn", ("Agent", ""), turn.text or "(no text)")
         said = (TURN_ENDS[turn.stop],) if turn.stop in TURN_ENDS else ()
@@ -174,16 +175,16 @@ def _turn_rows(turn: TurnEntry, run: RunState, record: Record) -> Iterator[Row]:
         made = run.call_ids[call.call_id]
         child = record.runs.get(made.start.child) if made.start is not None and made.start.child else None
         row = _call_row(made, run)
-        yield row if child is None else _over_child(row, made, child, record)
+        yield row if child is None else _over_child(row, made, child, record, now)
 
 
-def _over_child(row: Row, call: CallState, child: RunState, record: Record) -> Row:
+def _over_child(row: Row, call: CallState, child: RunState, record: Record, now: datetime | None) -> Row:
     """The row of a call that waits for another run, or waited: with how that stands, and no word of it."""
     agent = child.head.agent if child.head is not None else ""
     told = f"child run {child.run_id} of {agent}: {replace(summary(record, child.run_id), waits_for=()).line}"
     text = row.text
     if call.result is None:
-        waits = waits_text(waits_of(record, child), child.run_id)
+        waits = waits_text(waits_of(record, child, now), child.run_id)
         text = child_text(call.record.tool_name, agent, child.status, waits)
     return replace(row, text=text, notes=(*row.notes, one_line(told)))
 

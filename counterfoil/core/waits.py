@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
 
+from counterfoil.core.approval import expired
 from counterfoil.core.call_entries import DecidedEntry, WaitingEntry
 from counterfoil.core.entries import EndedEntry, ResumedEntry
 from counterfoil.core.jsontext import JsonValue
@@ -40,28 +42,29 @@ class Wait:
         }
 
 
-def waits_of(record: Record, run: RunState, before: float = math.inf) -> list[Wait]:
+def waits_of(record: Record, run: RunState, now: datetime | None = None, before: float = math.inf) -> list[Wait]:
     """What a run waits for, its own calls first and then those below.
 
     Args:
         record: the interaction.
         run: a run of it.
+        now: what expired by then waits for nobody any more, whether it is settled yet or not; None: nothing does.
         before: an entry's number: as it stood then, however far the run is folded by now.
     """
     found = [
         Wait(e.approval.kind, run.run_id, _agent(run), e.call_id, e.tool_name, e.approval.approvers)
-        for e in _asked(run, before)
+        for e in _asked(run, now, before)
     ]
     for call in _open(run, before):
         child_id = _child(call, before)
         if child_id is None:
             continue
         child = record.runs.get(child_id)
-        if child is None or _works(record, child, before):
+        if child is None or _works(record, child, now, before):
             agent = "" if child is None else _agent(child)
             found.append(Wait("run", child_id, agent, call.record.call_id, call.record.tool_name))
         if child is not None and child.parent is run:
-            found += waits_of(record, child, before)
+            found += waits_of(record, child, now, before)
     return found
 
 
@@ -73,7 +76,7 @@ def _child(call: CallState, before: float) -> str | None:
     return call.start.child if call.start is not None and call.start.entry < before else None
 
 
-def _asked(run: RunState, before: float) -> list[WaitingEntry]:
+def _asked(run: RunState, now: datetime | None, before: float) -> list[WaitingEntry]:
     waiting: dict[str, WaitingEntry] = {}
     for entry in run.log:
         if entry.entry >= before:
@@ -83,14 +86,18 @@ def _asked(run: RunState, before: float) -> list[WaitingEntry]:
         elif isinstance(entry, DecidedEntry):
             waiting.pop(entry.call_id, None)
     still = {call.record.call_id for call in _open(run, before)}
-    return [entry for call_id, entry in waiting.items() if call_id in still]
+    return [
+        entry
+        for call_id, entry in waiting.items()
+        if call_id in still and (now is None or not expired(entry.approval, now))
+    ]
 
 
-def _works(record: Record, run: RunState, before: float) -> bool:
+def _works(record: Record, run: RunState, now: datetime | None, before: float) -> bool:
     """It has not ended, and does more than to wait for people and for runs below it that have not ended."""
     if _ended(run, before):
         return False
-    waiting = {entry.call_id for entry in _asked(run, before)}
+    waiting = {entry.call_id for entry in _asked(run, now, before)}
     calls = _open(run, before)
     for call in calls:
         child_id = _child(call, before)

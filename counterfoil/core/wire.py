@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import TypeAlias
 
 from counterfoil.core.entries import MessageEntry, NoteEntry, TurnEntry
@@ -110,14 +111,14 @@ def interaction_json(
     }
 
 
-def run_json(record: Record, run_id: str, interaction_id: str) -> Fields:
-    """A run by field; every field present, empty ones None, times as `date_json` writes them.
+def run_json(record: Record, run_id: str, interaction_id: str, now: datetime | None = None) -> Fields:
+    """A run by field; every field present, empty ones None, times as `date_json` writes them; ``now``: of `waits_of`.
 
     Raises:
         KeyError: the record has no such run.
     """
     run = record.runs[run_id]
-    head, ended, waits = run.head, run.ended, waits_of(record, run)
+    head, ended, waits = run.head, run.ended, waits_of(record, run, now)
     return {
         "runId": run_id,
         "interactionId": interaction_id,

@@ -78,7 +78,7 @@ def of_run(run: Run, hint: str | None = None) -> dict[str, JsonValue]:
     if isinstance(run, RemoteRun):
         return run.to_json()
     # The fold is what a view is made of.
-    return {**run_json(run._fold.record, run.id, run.interaction_id), "hint": hint}
+    return {**run_json(run._fold.record, run.id, run.interaction_id, run._now), "hint": hint}
 
 
 def when(at: datetime, *, day: bool = False) -> str:

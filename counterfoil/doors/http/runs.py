@@ -50,7 +50,7 @@ Thread = Annotated[
 
 async def run_view(run: Run) -> dict[str, JsonValue]:
     """A run by field."""
-    return {**run_json(run._fold.record, run.id, run.interaction_id), "hint": await run.hint()}
+    return {**run_json(run._fold.record, run.id, run.interaction_id, run._now), "hint": await run.hint()}
 
 
 async def _start(
@@ -184,7 +184,7 @@ async def read_timeline(run_id: str, access: Reader, runtime: Held, thread: Thre
     run = await visible(runtime, run_id, access)
     admin, of = "admin" in access.scopes, _thread(access, thread)
     items = timeline_items(run._fold.record, run.id, thread=of, admin=admin)
-    told = [_row(row) for row in rows(run._fold.record, run.id, of)]
+    told = [_row(row) for row in rows(run._fold.record, run.id, of, run._now)]
     return Json({"items": list(items), "rows": told})
 
 
