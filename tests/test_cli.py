@@ -466,6 +466,11 @@ def test_doctor_tells_what_is_here_and_where_settings_come_from() -> None:
     assert "SQLite" in type_("doctor").out
 
 
+def test_what_doctor_finds_has_room_for_a_path_at_80_columns() -> None:
+    path = "a-place/with-a-long-name/of-some.db"
+    assert type_("doctor", store=f"sqlite:///{path}").out.count(path) == 2, "what it found, and the setting"
+
+
 def test_doctor_finds_a_store_that_cannot_be_opened(folder: Path) -> None:
     (folder / "shop.db").write_bytes(b"this is no database" * 100)
     typed = type_("doctor", "--json")
@@ -681,6 +686,20 @@ def test_a_key_is_printed_once_listed_without_its_secret_and_revoked() -> None:
     type_("keys", "create")
     assert "2 keys begin with '0'" in type_("keys", "revoke", "0").err
     assert listed_keys()[:1] == [f"{key['id']} no, revoked {key['revokedAt'][:10]} ada (finance): read"]
+
+
+def test_a_key_is_revoked_by_a_unique_beginning_of_its_id() -> None:
+    type_("keys", "create")
+    assert type_("keys", "revoke", "").code == 5, "nothing is the beginning of no id"
+    type_("keys", "create")
+    one, other = (key["id"] for key in type_("keys", "list", "--json").data)
+    both = one[: next(place for place in range(len(one)) if one[place] != other[place])]
+    typed = type_("keys", "revoke", both)
+    assert (typed.code, f"2 keys begin with {both!r}" in typed.err) == (2, True)
+    assert type_("keys", "revoke", one[: len(both) + 1].upper(), "--json").data["id"] == one
+    assert type_("keys", "revoke", "zzz").code == 5
+    revoked = [key["revokedAt"] is not None for key in type_("keys", "list", "--json").data]
+    assert revoked == [True, False]
 
 
 def listed_keys() -> list[str]:

@@ -513,8 +513,9 @@ def test_a_stream_that_never_comes_back_is_given_up_after_the_patience(monkeypat
             await anext(events)
             way.port = 1  # nobody listens there
             http.app.state.leaving.set_result(None)
-            with pytest.raises(ServerError, match="cannot be reached"):
+            with pytest.raises(ServerError, match="cannot be reached") as lost:
                 await every(events)
+            assert (lost.value.__cause__, lost.value.__suppress_context__) == (None, True), "one traceback, not a chain"
 
     go(main())
 

@@ -340,7 +340,11 @@ def test_an_erased_record_folds_and_shows_that_it_was_erased() -> None:
     assert isinstance(call.result.result.outcome, Failed)
     assert (call.result.result.outcome.failure.code, call.record.raw, call.state) == (17, ERASED, "settled")
     assert record.runs["run-1"].ended is not None
-    assert record.runs["run-1"].ended.answer == ERASED
+    assert (record.runs["run-1"].ended.answer, record.runs["run-1"].ended.reason) == (ERASED, None)
+    body, _ = encode(book.end("limit", "limited", reason="steps"))
+    cut = decode(body, None, 9)
+    assert isinstance(cut, EndedEntry)
+    assert (cut.answer, cut.reason) == (None, ERASED), "what was cut short has no answer"
     assert [getattr(item, "text", ERASED) for item in record.items] == [ERASED] * 3
 
 

@@ -399,7 +399,7 @@ class AsyncClient:
                     return size
                 except httpx2.RequestError as fault:
                     if attempt == self._wire.retries:
-                        raise self._wire.lost(fault) from fault
+                        raise self._wire.lost(fault) from None
                 finally:
                     await self._wire.way.end(answer)
                     Path(file.name).unlink(missing_ok=True)  # noqa: ASYNC240  # as the rename

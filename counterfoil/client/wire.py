@@ -284,7 +284,7 @@ class Wire:
             except httpx2.RequestError as fault:
                 # What never came to the server can be asked again, whatever it is.
                 if last or not (again or isinstance(fault, (httpx2.ConnectError, httpx2.ConnectTimeout))):
-                    raise self.lost(fault) from fault
+                    raise self.lost(fault) from None  # its message has what the layers below say
                 await self.way.sleep(pause(attempt))
                 continue
             wanted = _retry_after(answer)

@@ -189,7 +189,9 @@ def _resumed(f: Fields, _: JsonValue) -> Entry:
 
 
 def _ended(f: Fields, c: JsonValue) -> Entry:
-    answer, output, reason = cast("tuple[str | None, JsonValue, str | None]", c or (ERASED, None, ERASED))
+    # What completed has an answer, and what did not a reason.
+    erased = (ERASED, None, None) if f["status"] == "completed" else (None, None, ERASED)
+    answer, output, reason = cast("tuple[str | None, JsonValue, str | None]", c or erased)
     return EndedEntry(
         **head_of(f),  # type: ignore[arg-type]  # as above
         status=cast("str", f["status"]),

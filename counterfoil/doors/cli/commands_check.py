@@ -154,6 +154,7 @@ async def doctor(session: Session) -> int:
         session.out.console,
         ("", "what", "found"),
         [(marks[c.state], c.name, f"{c.found}; {c.do}" if c.do else c.found) for c in checks],
+        most=24,
     )
     session.out.console.print()
     print_table(session.out.console, ("setting", "from", "value"), [(s.name, s.source, s.value) for s in settings])

@@ -9,7 +9,7 @@ from counterfoil.core.keys import SCOPES, ApiKey
 from counterfoil.core.turn import date_json, moment
 from counterfoil.doors import http, wiring
 from counterfoil.doors.cli.ages import age
-from counterfoil.doors.cli.common import Session, command
+from counterfoil.doors.cli.common import Session, command, the_one
 from counterfoil.doors.cli.errors import Code, Stop
 from counterfoil.doors.cli.view import print_table, when
 
@@ -108,11 +108,9 @@ async def revoke(
     """Have a key count no more, from now on."""
     async with session.reader() as runtime:
         now = runtime.effects.now()
-        found = [one.id for one in await runtime.store.keys(session.tenant) if one.id.startswith(key)]
-        if len(found) > 1 and key not in found:
-            raise Stop(f"{len(found)} keys begin with {key!r:.80}, such as {', '.join(found[:4])}; type more of the id")
-        key = found[0] if len(found) == 1 else key
-        revoked = await runtime.store.revoke_key(session.tenant, key, now)
+        found = [one.id for one in await runtime.store.keys(session.tenant) if key and one.id.startswith(key.lower())]
+        which = the_one(key, found, "key") if found else key
+        revoked = await runtime.store.revoke_key(session.tenant, which, now)
     if session.json:
         session.out.data(_view(revoked))
     else:

@@ -269,12 +269,17 @@ async def find_run(session: Session, runtime: Runtime, text: str) -> Run:
         if len(page) < PAGE:
             break
         before = page[-1].run_id
-    if text.lower() in found or len(found) == 1:
-        return await runtime.get(text.lower() if text.lower() in found else found[0], tenant=session.tenant)
     if not found:
         raise _no_run(session, text)
+    return await runtime.get(the_one(text, found, "run"), tenant=session.tenant)
+
+
+def the_one(text: str, found: Sequence[str], what: str) -> str:
+    """The id that a person means, of those (at least one) that begin so. Raises Stop where there are several."""
+    if text.lower() in found or len(found) == 1:
+        return text.lower() if text.lower() in found else found[0]
     shown = ", ".join(found[:4])
-    raise Stop(f"{len(found)} runs begin with {text!r:.80}, such as {shown}; type more of the id")
+    raise Stop(f"{len(found)} {what}s begin with {text!r:.80}, such as {shown}; type more of the id")
 
 
 def _no_run(session: Session, text: str) -> Stop:

@@ -110,11 +110,19 @@ def status_text(status: str, ended_by: str | None = None) -> Text:
     )
 
 
-def print_table(console: Console, headings: Sequence[str], rows: Iterable[Sequence[str | Text | int | None]]) -> None:
-    """A table without frames: the last column wraps, the others keep their width where there is room."""
+def print_table(
+    console: Console,
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str | Text | int | None]],
+    most: int | None = None,
+) -> None:
+    """A table without frames: the last column wraps, the others keep their width where there is room.
+
+    With ``most``, they wrap at so many characters, so that what is long in the last one is not broken.
+    """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_edge=False)
     for heading in headings[:-1]:
-        table.add_column(heading, no_wrap=True, overflow="ellipsis")
+        table.add_column(heading, no_wrap=most is None, overflow="ellipsis", max_width=most)
     table.add_column(headings[-1], overflow="fold", ratio=1, min_width=LAST_WIDTH)
     for row in rows:
         table.add_row(
