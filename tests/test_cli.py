@@ -5,13 +5,16 @@ import logging
 import re
 import socket
 import sqlite3
+import sys
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from counterfoil.core.timeline import rows
 from counterfoil.doors import cli, http
 from counterfoil.doors.cli.app import app
 from counterfoil.testing.model_bench import PNG
@@ -767,6 +770,40 @@ def test_the_reports_of_a_run_name_the_runs_below_it_that_have_some() -> None:
     assert typed.err == f"a run below it has reports too: counterfoil errors {child} --store {STORE}\nno reports\n"
     assert "the disk said" in type_("errors", child).out
     assert "below" not in type_("errors", child).err
+
+
+def test_watching_a_manager_shows_what_happened_below_it_as_show_does() -> None:
+    run = run_of("twice")
+    first, second = (row["runId"] for row in type_("approvals", "--json").data)
+    for one in (first, second):
+        assert type_("approve", one, "pay", "--with", "tests.cli_desk:twice").code in (0, 3)
+    watched = type_("watch", run)
+    assert watched.code == 0
+    below = re.split(r"^child run (.*)$", type_("show", run).out, flags=re.MULTILINE)[1:]
+    for child, told_there in zip(below[::2], below[1::2], strict=True):
+        told = watched.out.partition(f"child run {child}\n")[2]
+        assert [line for line in told_there.splitlines()[:-2] if line and line not in told] == []
+    assert watched.out.count("Dug.") == 2, "each once"
+    assert watched.out.rstrip().endswith("Both dug.")
+
+
+def test_a_timeline_is_not_made_anew_at_each_event_that_is_watched() -> None:
+    run = run_of("blns")
+    events = len(type_("watch", run, "--json").data)
+    made = 0
+
+    def counts(frame: FrameType, event: str, _: object) -> None:
+        nonlocal made
+        made += event == "call" and frame.f_code is rows.__code__
+
+    sys.setprofile(counts)
+    try:
+        shown = type_("watch", run).out
+    finally:
+        sys.setprofile(None)
+    assert events > 130
+    assert shown.count("naughty") >= 65
+    assert 0 < made < events / 4
 
 
 def test_calls_of_one_id_in_two_runs_below_are_told_apart_and_decided_each_in_its_own() -> None:

@@ -118,7 +118,7 @@ async def watch(session: Session, run: RunArgument) -> int:
     """
     async with session.reader() as runtime:
         found = await find_run(session, runtime, run)
-        follower = Follower(session, runtime, found, to_end=True)
+        follower = Follower(session, runtime, found, to_end=True, below=True)
         with session.out.array() if session.json else nullcontext() as add:
             if add is None:
                 await follower.rows()

@@ -28,6 +28,9 @@ __all__ = ["Follower", "attended", "drive", "print_end"]
 LOOK_SECONDS = 0.1
 """How often a run that is driven here looks for what other processes put on record: a decision, a cancel."""
 
+SHOW_SECONDS = 0.1
+"""Rows are shown so long after an event at the latest, those of all events that come meanwhile at once."""
+
 _KNOWN = ("run", "message", "ended")
 """Rows that a terse follower leaves out."""
 
@@ -73,14 +76,41 @@ class Follower:
     """Without what a person who types the messages knows: who began, what was said, how it ended."""
     to_end: bool = False
     """Over pauses."""
+    below: bool = False
+    """Also the runs below it, as far as who reads may see them; their rows come with its own."""
     printed: set[tuple[object, ...]] = field(default_factory=set)
+    _told: str = ""
+    """Whose row was printed last."""
+
+    def __post_init__(self) -> None:
+        self._told = self.run.id
 
     async def rows(self) -> None:
         """Print until the run ends; or pauses, unless ``to_end``."""
-        async for event in self.events():
-            await self._show(event)
-            if self.session.out.broken:
-                return
+        out, events, clock = self.session.out, self.events(), asyncio.get_running_loop().time
+        due: float | None = None
+        coming = asyncio.ensure_future(anext(events, None))
+        try:
+            while not out.broken:
+                if due is not None:
+                    await asyncio.wait({coming}, timeout=max(due - clock(), 0.0))
+                    if due <= clock() or not coming.done():
+                        await self._show()
+                        due = None
+                event = await coming
+                if event is None or (due is not None and isinstance(event, CallProgress)):
+                    await self._show()
+                    due = None
+                if event is None:
+                    return
+                coming = asyncio.ensure_future(anext(events, None))
+                if isinstance(event, CallProgress):
+                    if out.terminal and not out.json:
+                        out.console.print(_progress(event))
+                elif due is None and not isinstance(event, TurnDelta):
+                    due = clock() + SHOW_SECONDS
+        finally:
+            coming.cancel()
 
     async def events(self) -> AsyncIterator[Event]:
         """Its events since the last time, until it ends or pauses, as of `rows`."""
@@ -89,18 +119,17 @@ class Follower:
             self.after = max(self.after, event.entry)
             yield event
 
-    async def _show(self, event: Event) -> None:
+    async def _show(self) -> None:
         out = self.session.out
-        if isinstance(event, TurnDelta):
-            return
-        if isinstance(event, CallProgress):
-            if out.terminal and not out.json:
-                out.console.print(_progress(event))
-            return
         for row in await self._due():
             self.printed.add(_key(row))
-            if not out.json:
-                out.console.print(row_lines(row))
+            if out.json:
+                continue
+            if row.run_id != self._told:
+                which = "child run" if row.run_id != self.run.id else "run"
+                out.console.print(Text(f"{which} {row.run_id}", style="bold"))
+                self._told = row.run_id
+            out.console.print(row_lines(row))
 
     async def pass_over(self) -> None:
         """Take what is on record by now as shown."""
@@ -109,12 +138,14 @@ class Follower:
     async def _due(self) -> list[Row]:
         """What can be shown and was not yet."""
         rows = await self.runtime.timeline(self.run.id, thread=..., tenant=self.run.tenant)
-        rows = rows_of(rows, self.run.id)
+        mine = rows_of(rows, self.run.id)
         if self.run.answer:
-            rows = without_answer(rows)
-        elif rows and rows[-1].kind == "turn":
-            rows = rows[:-1]  # it may be the answer
-        return [row for row in rows if not self._hidden(row) and _key(row) not in self.printed]
+            mine = without_answer(mine)
+        elif mine and mine[-1].kind == "turn":
+            mine = mine[:-1]  # it may be the answer
+        runs = dict.fromkeys(row.run_id for row in rows if row.run_id != self.run.id) if self.below else ()
+        mine += [row for one in runs for row in rows_of(rows, one)]
+        return [row for row in mine if not self._hidden(row) and _key(row) not in self.printed]
 
     def _hidden(self, row: Row) -> bool:
         if row.kind == "call":
@@ -125,8 +156,8 @@ class Follower:
 def _key(row: Row) -> tuple[object, ...]:
     if row.kind == "call":
         decided = row.approval.decision if row.approval else None
-        return row.kind, row.call_id, row.state, row.outcome, None if row.outcome else decided
-    return row.kind, row.at, row.sequence, row.call_id, row.text
+        return row.run_id, row.kind, row.call_id, row.state, row.outcome, None if row.outcome else decided
+    return row.run_id, row.kind, row.at, row.sequence, row.call_id, row.text
 
 
 def _progress(event: CallProgress) -> Text:
