@@ -289,6 +289,26 @@ def test_a_call_id_of_several_runs_below_says_which_runs_until_the_decision_says
     go(main())
 
 
+@shared
+@law("7.5", "9.rises")
+def test_two_that_approve_at_once_by_a_run_and_by_the_one_above_it_start_its_call_once(place: Place) -> None:
+    log: list[str] = []
+
+    def made() -> Agent:
+        return team(agent([call("blast", where="m", id="m1"), say("mined")], needing(log), name="miner"))
+
+    async def main() -> None:
+        async with place.open(made()) as first, place.runtime(made()) as second:
+            run = await arrives(await (await first.start("chief", "Go.")).wait(), "paused")
+            (asked,) = await run.approvals()
+            both = first.approve(run.id, "m1", by="ada"), second.approve(asked.run_id, "m1", by="grace")
+            assert [a.id for a in await asyncio.gather(*both)] == [asked.id, asked.id]
+            assert (await arrives(run, "completed")).answer == "mined"
+            assert log == ["m:1"]
+
+    go(main())
+
+
 @case("R044")
 @law("9.pause", "7.9")
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
