@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from os import environ
@@ -87,9 +87,9 @@ def tell_beats(runtime: Runtime) -> None:
     """Leave a trace of each sign of life: the judge must know who may have counted as dead."""
     beat = runtime.store.beat
 
-    async def told(owner: Owner, every: float) -> None:
+    async def told(owner: Owner, every: float, agents: Sequence[str]) -> None:
         asked = time.monotonic()
-        await beat(owner, every)
+        await beat(owner, every, agents)
         trace("beat", asked=asked)
 
     runtime.store.beat = told  # type: ignore[method-assign]

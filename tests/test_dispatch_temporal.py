@@ -125,6 +125,7 @@ def test_a_process_without_agents_tells_and_a_worker_that_has_the_agent_drives(d
     async def main():
         async with desk.runtime() as teller, desk.runtime(agent(name="other")) as other:
             asked = watch(other)
+            await teller.store.beat(other.owner, agents=["desk", "other"])
             run = await teller.start("desk", "go")
             await until(lambda: run.id in teller.dispatch._told)
             assert (await (await desk.workflow(run)).describe()).status == WorkflowExecutionStatus.RUNNING
