@@ -148,6 +148,7 @@ class Driving(Deciding):
             await self._read_again(fold)
         finally:
             del self._drives[run_id], self._tasks[run_id]
+            drive.batch = None  # they have each other
             self.sweep.freed(fold.tenant)
             self.hub.wake(run_id)
         if self._open:

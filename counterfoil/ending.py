@@ -135,11 +135,14 @@ async def finish(x: Attempt, end: End | None, *, last: bool = False, late: bool 
     result, cause = outcome_of(x, end)
     if not last and not late and may_try_again(x, result):
         return Finished(result, 0, x.started_at, duration, error=cause, again=True)
-    if x.ctx is not None and x.ctx._scratch is not None:
-        result = seal(
-            result.content, result.outcome, result.details, x.ctx._scratch.merged(result.extensions),
-            result.terminate, result.narration,
-        )  # fmt: skip  # two rows
+    if x.ctx is not None:
+        if x.ctx._scratch is not None:
+            result = seal(
+                result.content, result.outcome, result.details, x.ctx._scratch.merged(result.extensions),
+                result.terminate, result.narration,
+            )  # fmt: skip  # two rows
+        if late or (over and x.late_end is None):
+            x.ctx = None  # they have each other, and nobody asks for it any more
     replaced: JsonValue = None
     if env.hooks.after_call and x.broken is None:
         result, replaced, guard_error = await _after_guards(x, result)

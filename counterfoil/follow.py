@@ -7,10 +7,10 @@ import heapq
 import logging
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from operator import attrgetter
 from typing import Protocol, TypeAlias
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, proxy
 
 from counterfoil.core.entries import Entry
 from counterfoil.core.errors import StoreError, UsageError
@@ -89,12 +89,12 @@ class Lookout:
     Args:
         store: open, while somebody waits.
         hub: of this process.
-        driving: whether this process drives a run; its commits wake who follows it by themselves.
+        of: the Runtime. What it drives itself wakes who follows it by its commits.
     """
 
-    def __init__(self, store: Store, hub: Hub, driving: Callable[[str], bool]) -> None:
+    def __init__(self, store: Store, hub: Hub, of: Followed) -> None:
         self._store, self._hub = store, hub
-        self._driving = driving
+        self._of: Followed = proxy(of)  # it has this; and whoever follows has it
         self._waiting: dict[Listener, tuple[Place, str, int]] = {}
         self.relay = Relay(store, hub)
         self._trails: WeakValueDictionary[Place, Trail] = WeakValueDictionary()
@@ -128,7 +128,7 @@ class Lookout:
             self._wake()  # whoever waits yet finds out for itself what is wrong
 
     async def _look(self) -> None:
-        places = {place for place, run_id, _ in self._waiting.values() if not self._driving(run_id)}
+        places = {place for place, run_id, _ in self._waiting.values() if not self._of.driving(run_id)}
         if not places:
             return
         self.relay.want()

@@ -106,7 +106,7 @@ class Runtime(Driving):
         self.store: Store = store if store is not None else resolve("store", url.partition("://")[0])(url)
         self.dispatch: Dispatch = resolve("dispatch", dispatch.partition(":")[0])(dispatch, self)
         self.hub = Hub()
-        self.lookout = Lookout(self.store, self.hub, self.driving)
+        self.lookout = Lookout(self.store, self.hub, self)
         self.slots = Slots(concurrency)
         self._open = False
         self.leaving = False
@@ -214,7 +214,7 @@ class Runtime(Driving):
 
     def _begin_to_sweep(self) -> None:
         if self._open and (self.store.shared or self.sweep.always) and self.agents and self._sweeper is None:
-            self._sweeper = asyncio.create_task(self.sweep.go())
+            self._sweeper = asyncio.create_task(self.sweep.go(self))
 
     def _ready(self) -> None:
         self.owner = this_process(self.effects.new_id(), self.host)

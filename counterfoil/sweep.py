@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import proxy
 
 from counterfoil.core.errors import Conflict, NotFound
 from counterfoil.store import SWEEP_ROWS, Quota, Wanted
@@ -65,7 +66,7 @@ class Sweep:
     def __init__(
         self, of: Works, quotas: Callable[[str], Quota | None] | None, max_runs: int | None, retain: timedelta | None
     ) -> None:
-        self._of = of
+        self._of: Works = proxy(of)  # it has this
         self._quotas = quotas
         self._max_runs = max_runs
         self._retain = retain
@@ -102,11 +103,10 @@ class Sweep:
 
     # looking
 
-    async def go(self) -> None:
-        """Look around until the task is cancelled."""
+    async def go(self, of: Works) -> None:
+        """Look around until the task is cancelled; the Runtime, which is to be given, is held as long."""
         seen: object = None
         last = handed = -HAND_OVER_SECONDS
-        of = self._of
         if not of.dispatch.here:
             await of.heart.start()  # an engine may give it runs at any time
         while True:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
@@ -43,6 +45,32 @@ def test_run_gives_a_paused_run_that_goes_on_after_its_decisions():
         assert [x["deps"] for x in seen] == ["the bank", "the bank"]
 
     go(main())
+
+
+def test_a_finished_run_that_nobody_has_any_more_is_gone_without_the_garbage_collector():
+    pay, _ = counted("pay", needs_approval=True)
+
+    async def main(desk):
+        run = await desk.run("go")
+        assert run.status == "paused"
+        await run.approve("p", by="ada")
+        await run.wait()
+        assert run.answer == "done"
+        left = [weakref.ref(one) for one in (run._runtime, run._fold)]
+        del run
+        await asyncio.sleep(0)
+        assert [one() for one in left] == [None, None]
+        return gc.collect()
+
+    gc.disable()
+    try:
+        # The first one also leaves what modules and tools leave that are used for the first time.
+        turns = [[call("fine", n=1), call("pay", id="p")], say("done")]
+        desk = Agent("desk", model=ScriptedModel(turns * 2, across_runs=True), tools=[fine, pay])
+        go(main(desk))
+        assert go(main(desk)) == 0
+    finally:
+        gc.enable()
 
 
 def test_run_sync_closes_the_connections_of_its_event_loop():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weakref import proxy
+
 from counterfoil.dispatch import Dispatch, Host
 from counterfoil.store import Owner, RunRow
 
@@ -12,7 +14,7 @@ class Inline:
     here = True
 
     def __init__(self, host: Host) -> None:
-        self._host = host
+        self._host: Host = proxy(host)  # the Host has it
 
     async def open(self) -> None:
         """Nothing to open."""

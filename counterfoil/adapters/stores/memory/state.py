@@ -64,8 +64,8 @@ class Log:
     """One interaction."""
 
     __slots__ = (
-        "created_at", "encoded", "entries", "erased", "id", "key_digest", "open_run", "participants", "runs", "sent",
-        "sequence", "tenant",
+        "created_at", "encoded", "entries", "erased", "id", "key_digest", "open_run", "participants", "sent", "sequence",
+        "tenant",
     )  # fmt: skip  # names alone
 
     def __init__(self, tenant: str, interaction_id: str, created_at: int) -> None:
@@ -74,7 +74,6 @@ class Log:
         self.sent: dict[tuple[str, str], tuple[str, str]] = {}
         """By run and key: the digest of a message, and the run's status before it."""
         self.participants: tuple[Author, ...] = ()
-        self.runs: list[Run] = []
         self.tenant = tenant
         self.id = interaction_id
         self.entries: list[Entry] = []
@@ -125,7 +124,7 @@ class Run:
     """One run: its row's changing fields, and what is needed to keep the laws of `commit`."""
 
     __slots__ = (
-        "asked", "calls", "ended_at", "ended_by", "epoch", "is_erased", "log", "new", "owner", "parent", "runnable",
+        "asked", "below", "calls", "ended_at", "ended_by", "epoch", "is_erased", "log", "new", "owner", "parent", "runnable",
         "started", "status", "thread", "updated_at", "wake_at",
     )  # fmt: skip  # names alone
 
@@ -135,6 +134,7 @@ class Run:
         self.new = new
         self.log = log
         self.parent = parent
+        self.below: tuple[Run, ...] = ()
         self.thread = new.entries[0].thread_id if new.entries else None
         self.status = "running"
         self.ended_by: str | None = None
@@ -156,7 +156,7 @@ class Run:
 
     def with_below(self) -> list[Run]:
         """It, and the runs below it."""
-        return [self, *(below for run in self.log.runs if run.parent is self for below in run.with_below())]
+        return [self, *(lower for run in self.below for lower in run.with_below())]
 
     def row(self) -> RunRow:
         new = self.new

@@ -79,7 +79,8 @@ class MemoryStore(Keys, Living, Reports):
         log.participants = joined(log.participants, new.participants)
         self._logs[tenant, new.interaction_id] = log
         self._runs[tenant, new.run_id] = run
-        log.runs.append(run)
+        if run.parent is not None:
+            run.parent.below += (run,)
         if new.key is not None:
             self._keys[tenant, new.key] = run
         if new.parent is None:
