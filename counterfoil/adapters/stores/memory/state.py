@@ -64,8 +64,8 @@ class Log:
     """One interaction."""
 
     __slots__ = (
-        "created_at", "encoded", "entries", "erased", "id", "key_digest", "open_run", "participants", "sent", "sequence",
-        "tenant",
+        "created_at", "encoded", "entries", "erased", "id", "key_digest", "open_run", "participants", "sent",
+        "sequence", "tenant",
     )  # fmt: skip  # names alone
 
     def __init__(self, tenant: str, interaction_id: str, created_at: int) -> None:
@@ -124,8 +124,8 @@ class Run:
     """One run: its row's changing fields, and what is needed to keep the laws of `commit`."""
 
     __slots__ = (
-        "asked", "below", "calls", "ended_at", "ended_by", "epoch", "is_erased", "log", "new", "owner", "parent", "runnable",
-        "started", "status", "thread", "updated_at", "wake_at",
+        "asked", "below", "calls", "ended_at", "ended_by", "epoch", "is_erased", "log", "new", "owner", "parent",
+        "runnable", "started", "status", "thread", "updated_at", "wake_at",
     )  # fmt: skip  # names alone
 
     def __init__(self, new: NewRun, log: Log, parent: Run | None = None) -> None:

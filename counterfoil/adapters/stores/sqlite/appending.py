@@ -26,7 +26,8 @@ Row: TypeAlias = tuple[object, ...]
 
 _ENTRY = 0xFFFFFFFF
 """Mask of the entry's number in its place."""
-_NO_CALL = None, None, None
+_NO_CALL = -1, -1, -1
+"""For the statement: Python's sqlite3 looks for an adapter of each None."""
 _CLOSE_OF_CALL = SQL["close_approvals_of_call"]
 
 

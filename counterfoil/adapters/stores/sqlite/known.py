@@ -21,7 +21,7 @@ RUNS = 2_000
 _RUN_AND_TIP = SQL["run_and_tip"]
 _CALLS_SINCE = SQL["calls_since"]
 _APPEND = SQL["append"]
-_COLUMNS, _, _VALUES = _APPEND.partition("VALUES ")
+_COLUMNS = _APPEND[: _APPEND.index("VALUES ")]
 AT_ONCE = 3
 """Entries that are appended as one statement, at most; a batch of many is a transaction."""
 OF_RUN, OF_CALL = "r", "c"
@@ -29,7 +29,7 @@ OF_RUN, OF_CALL = "r", "c"
 _ROWS = {
     # Python's sqlite3 looks for an adapter of each None, which takes longer than the rest of a row.
     OF_RUN: "(?, ?, ?, NULL, NULL, NULL, ?, ?, ?, ?, ?)",
-    OF_CALL: _VALUES,
+    OF_CALL: "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
 }
 
 

@@ -10,8 +10,9 @@ LEFT JOIN entries e ON e.place = (
 WHERE r.tenant = ? AND r.id = ?
 
 -- name: append
+-- -1 stands for NULL where an entry is about no call.
 INSERT INTO entries (place, run, kind, step, idx, slot, sequence, following, body, content, hash)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+VALUES (?, ?, ?, nullif(?, -1), nullif(?, -1), nullif(?, -1), ?, ?, ?, ?, ?)
 
 -- name: if_held
 WHERE (SELECT epoch FROM runs WHERE number = ? AND owner IS NOT NULL) = ?
