@@ -129,18 +129,15 @@ async def finish(x: Attempt, end: End | None, *, last: bool = False, late: bool 
         last: there is no further attempt, whatever the tool allows.
         late: it does not count and is only logged: nothing is reported or kept apart.
     """
-    env, ready = x.env, x.ready
+    env, ready, over = x.env, x.ready, x.body_over
     duration = int((env.effects.clock() - x.clock0) * 1_000_000)
-    over = x.body_over
     result, cause = outcome_of(x, end)
     if not last and not late and may_try_again(x, result):
         return Finished(result, 0, x.started_at, duration, error=cause, again=True)
     if x.ctx is not None:
         if x.ctx._scratch is not None:
-            result = seal(
-                result.content, result.outcome, result.details, x.ctx._scratch.merged(result.extensions),
-                result.terminate, result.narration,
-            )  # fmt: skip  # two rows
+            added = x.ctx._scratch.merged(result.extensions)
+            result = seal(result.content, result.outcome, result.details, added, result.terminate, result.narration)
         if late or (over and x.late_end is None):
             x.ctx = None  # they have each other, and nobody asks for it any more
     replaced: JsonValue = None
