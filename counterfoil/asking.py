@@ -347,7 +347,7 @@ class Asking(Writing):
     def _records(self, calls: Sequence[ModelCall], names: frozenset[str]) -> tuple[CallRecord, ...]:
         used = self.run.call_ids
         out: list[CallRecord] = []
-        mine: set[str] = set()
+        mine: dict[str, None] = {}  # a set's `add` is a call more for each
         for call in calls:
             given, name, raw = call.id or None, call.name, call.arguments
             if type(raw) is not str:
@@ -359,7 +359,7 @@ class Asking(Writing):
             call_id = given
             if call_id is None or call_id in used or call_id in mine:
                 call_id = f"call_{self.effects.new_id()}"
-            mine.add(call_id)
+            mine[call_id] = None
             out.append(CallRecord(call_id, given, name, raw, name in names))
         return tuple(out)
 
