@@ -69,6 +69,7 @@ async def follow(
             dead = ends is None and isinstance(error, httpx2.ReadTimeout)  # not even a comment came
             opened = None if dead else opened
         except ServerError as error:
+            _left(ends)  # who has no more time waited for an answer no longer than that
             if not begun or error.status not in (None, *BUSY):
                 raise
             fault = error
