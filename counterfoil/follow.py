@@ -99,6 +99,8 @@ class Lookout:
         self.relay = Relay(store, hub)
         self._trails: WeakValueDictionary[Place, Trail] = WeakValueDictionary()
         self._task: asyncio.Task[None] | None = None
+        self._away = False
+        """The store could not be read the last time, and that was said."""
 
     def trail(self, place: Place) -> Trail:
         """What is on record of an interaction; the same one for all who hold it at once."""
@@ -134,9 +136,12 @@ class Lookout:
         self.relay.want()
         try:
             tips = await self._store.tips(places)
-        except StoreError:
-            log.exception("the record could not be read for who follows it; it is tried again")
+        except StoreError as error:
+            if not self._away:
+                self._away = True
+                log.warning("the record could not be read for who follows it; it is tried again: %s", error)
             return
+        self._away = False
         due = self._hub.tick()
         for listener, (place, _, tip) in self._waiting.items():
             if tips.get(place, 0) > tip:

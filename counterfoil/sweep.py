@@ -26,6 +26,8 @@ SWEEP_SECONDS = 0.5
 """How often it looks for runs of dead owners, and of tenants with a quota, though nothing was written."""
 TELLING_SECONDS = 1.0
 """What lies untold for so long after a change, it tells an engine: whoever changed it has died before."""
+COMPLAINT_SECONDS = 10.0
+"""How often it says that it fails, while it does: a store may be away for hours."""
 HAND_OVER_SECONDS = 5.0
 """How often it tells an engine of workers that are dead, those included that had no run."""
 ERASE_SECONDS = 10.0
@@ -107,6 +109,7 @@ class Sweep:
         """Look around until the task is cancelled; the Runtime, which is to be given, is held as long."""
         seen: object = None
         last = handed = -HAND_OVER_SECONDS
+        said = -COMPLAINT_SECONDS
         if not of.dispatch.here:
             await of.heart.start()  # an engine may give it runs at any time
         while True:
@@ -125,7 +128,9 @@ class Sweep:
             except asyncio.CancelledError:
                 raise
             except Exception:  # the sweep must outlive a locked file or a full disk
-                log.exception("the sweep for runs to take up failed; it tries again")
+                if (clock := of.effects.clock()) - said >= COMPLAINT_SECONDS:
+                    said = clock
+                    log.exception("the sweep for runs to take up failed; it tries again")
             await asyncio.sleep(POLL_SECONDS)
 
     async def _tell_drives(self) -> None:

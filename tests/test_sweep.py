@@ -410,3 +410,39 @@ async def erased(runtime: Runtime, many: int) -> bool:
 def test_numbers_that_make_no_sense_are_refused(wrong):
     with pytest.raises(DefinitionError, match=next(iter(wrong))):
         Runtime(**wrong)
+
+
+# --------------------------------------------------------------------------------------- a store that is away
+
+
+def test_a_sweep_whose_store_is_away_says_so_once_in_a_while_and_goes_on_when_it_is_back(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("counterfoil.sweep.SWEEP_SECONDS", 0.0)
+    place = Place("sqlite", tmp_path)
+
+    async def main():
+        async with place.runtime(agent([say("done")])) as runtime:
+            looks = counting(runtime.store, "open_runs", monkeypatch)
+            with contextlib.closing(sqlite3.connect(tmp_path / "runs.db")) as other:
+                other.execute("ALTER TABLE runs RENAME TO gone")
+                there = len(looks)
+                await until(lambda: len(looks) > there + 3)
+                other.execute("ALTER TABLE gone RENAME TO runs")
+            await arrives(await runtime.start("desk", "go"), "completed")
+
+    go(main())
+    assert [r.getMessage() for r in caplog.records if r.name == "counterfoil"] == [
+        "the sweep for runs to take up failed; it tries again"
+    ]
+
+
+def counting(store, method, monkeypatch) -> list[None]:
+    """A list that grows with each call of a method of a store."""
+    calls: list[None] = []
+    asked = getattr(store, method)
+
+    def ask(*arguments):
+        calls.append(None)
+        return asked(*arguments)
+
+    monkeypatch.setattr(store, method, ask)
+    return calls
