@@ -47,7 +47,13 @@ def typed(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
         }
         environment.pop("COUNTERFOIL_STORE", None)
         process = subprocess.Popen(
-            [COMMAND, *arguments], cwd=tmp_path, env=environment, text=True, encoding="utf-8", **options
+            [COMMAND, *arguments],
+            cwd=tmp_path,
+            env=environment,
+            text=True,
+            encoding="utf-8",
+            preexec_fn=_hears,  # noqa: PLW1509  # it takes no lock
+            **options,
         )
         started.append(process)
         return process
@@ -57,6 +63,10 @@ def typed(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
         if process.poll() is None:
             process.kill()
         process.communicate()
+
+
+def _hears() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # what a shell starts in the background ignores Ctrl-C, by inheritance
 
 
 def done(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
