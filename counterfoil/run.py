@@ -118,8 +118,7 @@ class Run:
     @property
     def agent(self) -> str:
         """The name of its agent."""
-        head = self._state.head
-        return head.agent if head else ""
+        return self._state.agent
 
     @property
     def status(self) -> str:

@@ -126,7 +126,7 @@ class Team:
         who = found[0]
         if who.type == "Human":
             return Asks(ready.tool, ready.effective, ready.parsed, ready.verdict, who)
-        at_work = [_agent(run) for run in (env.run, *env.run.above())]
+        at_work = [run.agent for run in (env.run, *env.run.above())]
         if who.name in at_work:
             others = f"an agent that is not at work on this already ({' for '.join(at_work)})"
             return _refuse(ready, tool, [("agent", others, wanted)])
@@ -192,16 +192,12 @@ def remembered(record: Record, run: RunState, answer: str, at: int) -> list[Entr
     head = cast("RunEntry", run.head)
     thread = cast("str", head.thread_id)
     task = next((item.text for item in record.thread(thread) if isinstance(item, MessageEntry)), "")
-    manager = "" if run.parent is None else _agent(run.parent)
+    manager = "" if run.parent is None else run.parent.agent
     private = f"private:{thread.split(':')[1]}"
     return [
         MessageEntry(run_id=run.run_id, thread_id=private, at=at, text=text, author_type="Agent", author_name=name)
         for text, name in ((task, manager), (answer, head.agent))
     ]
-
-
-def _agent(run: RunState) -> str:
-    return run.head.agent if run.head is not None else ""
 
 
 def _wanted(arguments: Mapping[str, Any]) -> str:

@@ -121,6 +121,11 @@ class RunState:
     """What readers show beside the items, in order of arrival: approvals and decisions (also those that later
     ones replaced), queued messages, summaries, pauses, resumes, cancels and ends."""
 
+    @property
+    def agent(self) -> str:
+        """The name of its agent."""
+        return "" if self.head is None else self.head.agent
+
     def above(self) -> Iterator[RunState]:
         """The runs that wait for it, from its parent to the root."""
         run = self.parent

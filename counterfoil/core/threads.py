@@ -122,7 +122,7 @@ def _as_seen(record: Record, item: Item, reader: str | None, before: int) -> lis
     results = [r for c in item.calls if (r := run.call_ids[c.call_id].result) is not None and r.entry < before]
     if len(results) < len(item.calls):
         return []
-    name = run.head.agent if run.head is not None else ""
+    name = run.agent
     if reader in (None, name):
         return [item, *results]
     text = overheard(name, item.text, [(r.tool_name, r.call_id, r.result.model_output) for r in results])

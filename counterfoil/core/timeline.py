@@ -180,12 +180,11 @@ def _turn_rows(turn: TurnEntry, run: RunState, record: Record, now: datetime | N
 
 def _over_child(row: Row, call: CallState, child: RunState, record: Record, now: datetime | None) -> Row:
     """The row of a call that waits for another run, or waited: with how that stands, and no word of it."""
-    agent = child.head.agent if child.head is not None else ""
-    told = f"child run {child.run_id} of {agent}: {replace(summary(record, child.run_id), waits_for=()).line}"
+    told = f"child run {child.run_id} of {child.agent}: {replace(summary(record, child.run_id), waits_for=()).line}"
     text = row.text
     if call.result is None:
         waits = waits_text(waits_of(record, child, now), child.run_id)
-        text = child_text(call.record.tool_name, agent, child.status, waits)
+        text = child_text(call.record.tool_name, child.agent, child.status, waits)
     return replace(row, text=text, notes=(*row.notes, one_line(told)))
 
 

@@ -52,7 +52,7 @@ def waits_of(record: Record, run: RunState, now: datetime | None = None, before:
         before: an entry's number: as it stood then, however far the run is folded by now.
     """
     found = [
-        Wait(e.approval.kind, run.run_id, _agent(run), e.call_id, e.tool_name, e.approval.approvers)
+        Wait(e.approval.kind, run.run_id, run.agent, e.call_id, e.tool_name, e.approval.approvers)
         for e in _asked(run, now, before)
     ]
     for call in _open(run, before):
@@ -61,7 +61,7 @@ def waits_of(record: Record, run: RunState, now: datetime | None = None, before:
             continue
         child = record.runs.get(child_id)
         if child is None or _works(record, child, now, before):
-            agent = "" if child is None else _agent(child)
+            agent = "" if child is None else child.agent
             found.append(Wait("run", child_id, agent, call.record.call_id, call.record.tool_name))
         if child is not None and child.parent is run:
             found += waits_of(record, child, now, before)
@@ -109,7 +109,3 @@ def _works(record: Record, run: RunState, now: datetime | None, before: float) -
 def _ended(run: RunState, before: float) -> bool:
     ends = [e for e in run.log if e.entry < before and isinstance(e, EndedEntry | ResumedEntry)]
     return bool(ends) and isinstance(ends[-1], EndedEntry)
-
-
-def _agent(run: RunState) -> str:
-    return "" if run.head is None else run.head.agent

@@ -96,8 +96,9 @@ class Edge:
     async def _answer(self, headers: Headers, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         try:
             body = await self._body(headers, receive)
-            with contextlib.suppress(ValueError, RecursionError):  # what is no JSON is refused inside
-                json.loads(body, object_pairs_hook=_once)
+            if body:
+                with contextlib.suppress(ValueError, RecursionError):  # what is no JSON is refused inside
+                    json.loads(body, object_pairs_hook=_once)
             await self.app(scope, _again(body, receive), send)
         except Problem as problem:
             await answer(problem, request_id)(scope, receive, send)
