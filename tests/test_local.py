@@ -128,7 +128,16 @@ def test_equal_requests_are_answered_equally(weights):
     @live
     async def main():
         model = LocalModel(parameters={"max_tokens": 24})
-        texts = [(await asked(model, said(q), tools=())).text for q in ("Name a bird.", "Name a tree.", "Name a bird.")]
+
+        async def answer(question):
+            try:
+                return (await asked(model, said(question), tools=())).text
+            except ModelError as error:  # the server closed a connection that was kept; a run asks again too
+                if not error.retryable:
+                    raise
+                return (await asked(model, said(question), tools=())).text
+
+        texts = [await answer(q) for q in ("Name a bird.", "Name a tree.", "Name a bird.")]
         assert texts[0] == texts[2] != ""
         await model.aclose()
 
